@@ -60,8 +60,8 @@ pub use policy::{
 pub use problem::{FieldProblem, Problem, pointer_of};
 pub use query::query_pairs;
 pub use queue::{
-    CreateQueue, FetchRatio, LastMinute, PurgeQueue, PurgedState, Queue, QueueCounts, QueuePause,
-    QueueRate, QueueSettings,
+    CreateQueue, FetchRatio, LastMinute, PauseQueue, PurgeQueue, PurgedState, Queue, QueueCounts,
+    QueuePause, QueueRate, QueueSettings,
 };
 pub use read::{
     Body, BodyRefused, Checks, PROBLEMS_MAX, Param, params, read_body, read_body_with, read_query,

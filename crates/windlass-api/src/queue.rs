@@ -5,8 +5,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use windlass_core::fairness::{self, ClaimSettings, Rate, Ratio, WEIGHT_MAX};
 use windlass_core::{JobId, QueueName, Timestamp, string_enum};
 
+use crate::read::request;
 use crate::value::{Count, either_duration};
-use crate::{Body, BoundedInt, Checks, DurationText, JobState, Millis, PageCursor, Retry};
+use crate::{
+    Body, BoundedInt, Checks, DurationText, JobState, Millis, PageCursor, Retry, Text, plain_body,
+};
 
 /// A number that is at least 1.
 type AtLeastOne = BoundedInt<1, { u32::MAX as i64 }>;
@@ -184,7 +187,7 @@ pub struct Queue {
     pub oldest_ready_at: Option<Timestamp>,
     /// How long the oldest ready job has been due, in milliseconds.
     pub oldest_ready_ms: Option<Count>,
-    /// Who paused the queue, and when. Null if it is not paused.
+    /// Who paused the queue, when and why. Null if it is not paused.
     pub paused: Option<QueuePause>,
     /// Settings of the queue.
     pub settings: QueueSettings,
@@ -230,7 +233,7 @@ pub struct LastMinute {
     pub dead: Count,
 }
 
-/// Who paused a queue, and when.
+/// Who paused a queue, when and why.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct QueuePause {
@@ -238,7 +241,21 @@ pub struct QueuePause {
     pub by: String,
     /// When the queue was paused.
     pub at: Timestamp,
+    /// Why the queue was paused. Null if no reason was given.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
+
+request! {
+    /// Why to pause a queue.
+    pub struct PauseQueue {
+        /// Reason for other operators, at most 500 characters. If the queue is paused already, only
+        /// its reason changes. Default: none, or the reason that the pause has.
+        pub reason: Text<1, 500>,
+    }
+}
+
+plain_body!(PauseQueue);
 
 /// Whether to create a missing queue.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]

@@ -1,6 +1,6 @@
 //! Methods for queues.
 
-use windlass_api::{BatchAnswer, CreateQueue, PurgeQueue, Queue, QueueSettings};
+use windlass_api::{BatchAnswer, CreateQueue, PauseQueue, PurgeQueue, Queue, QueueSettings};
 use windlass_core::QueueName;
 
 use crate::client::{Call, Client, Method};
@@ -47,14 +47,17 @@ impl Client {
 
     /// Pauses a queue: no worker gets its jobs until it is resumed. Running jobs continue.
     ///
-    /// With `create`, this also pauses a queue that does not exist yet.
+    /// `pause` can say why. If the queue is paused already, only the reason changes. With `create`,
+    /// this also pauses a queue that does not exist yet.
     pub async fn pause_queue(
         &self,
         queue: &QueueName,
+        pause: &PauseQueue,
         create: CreateQueue,
     ) -> Result<Queue, Error> {
         let call = Call::new(Method::Post, &["queues", queue.as_str(), "pause"]);
-        self.send_json(call.query(&create).repeatable()).await
+        let call = call.query(&create).body(pause)?;
+        self.send_json(call.repeatable()).await
     }
 
     /// Resumes a paused queue.

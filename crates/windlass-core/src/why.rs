@@ -42,6 +42,8 @@ pub enum Reason {
         queue: QueueName,
         /// The person or program that paused it.
         by: String,
+        /// Why, in the words of that person.
+        why: Option<String>,
     },
     /// No live worker takes its kind from its queue.
     NoWorker {
@@ -91,6 +93,8 @@ pub enum Reason {
 pub struct WaitingContext {
     /// Who paused its queue, if it is paused.
     pub paused_by: Option<String>,
+    /// Why its queue is paused, in the words of the person that paused it.
+    pub pause_reason: Option<String>,
     /// How many live workers take its kind from its queue.
     pub workers: u64,
     /// A limit that is reached: its name, one of the jobs that use it up, and the end of that job's
@@ -133,6 +137,7 @@ pub fn why_not_running(job: &Job, around: &WaitingContext, now: Timestamp) -> Ve
         reasons.push(Reason::QueuePaused {
             queue: job.queue.clone(),
             by: by.clone(),
+            why: around.pause_reason.clone(),
         });
     }
     if around.workers == 0 {
@@ -212,7 +217,10 @@ impl fmt::Display for Reason {
                 run_at,
                 retry: false,
             } => write!(f, "it is due at {run_at}"),
-            Reason::QueuePaused { queue, by } => write!(f, "queue {queue} was paused by {by}"),
+            Reason::QueuePaused { queue, by, why } => {
+                write!(f, "queue {queue} was paused by {by}")?;
+                why.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
+            }
             Reason::NoWorker { kind, queue } => {
                 write!(f, "no worker takes kind {kind} from queue {queue}")
             }
@@ -305,6 +313,7 @@ mod tests {
         let by = JobId::from_u128(2);
         let around = WaitingContext {
             paused_by: Some("ann".into()),
+            pause_reason: Some("deploy".into()),
             workers: 0,
             limit_held: Some(("concurrency_key eu".into(), by, at(LATER))),
             retries_held: Some(5),
@@ -317,7 +326,7 @@ mod tests {
         assert_eq!(
             texts(&job, &around),
             [
-                "queue default was paused by ann".to_owned(),
+                "queue default was paused by ann: deploy".to_owned(),
                 "no worker takes kind email:send from queue default".to_owned(),
                 format!("concurrency_key eu is held by job {by} until 2026-01-01T00:05:00Z"),
                 "its queue already runs 5 retries, which is its limit".to_owned(),

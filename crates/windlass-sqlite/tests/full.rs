@@ -65,6 +65,7 @@ fn on_small_disk(folder: &Path) {
             paused: Some(Pause {
                 by: "ann".to_owned(),
                 at: at(1),
+                reason: None,
             }),
             ..QueueLimits::default()
         };

@@ -31,7 +31,7 @@ pub use document::{Document, EXPIRED_MAX, Expected, RECORDS_MAX, Record, RecordR
 pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};
 pub use error::{Cause, StoreError};
 pub use node::Node;
-pub use queue::{DueQueues, Pause, QueueLimits};
+pub use queue::{DueQueues, PAUSE_REASON_CHARS_MAX, Pause, QueueLimits};
 pub use read::{Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX};
 pub use schedule::{
     FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, ScheduleRow, Schedules,

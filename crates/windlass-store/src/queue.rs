@@ -34,6 +34,7 @@ impl QueueLimits {
             paused: Some(Pause {
                 by: format!("windlass, because this version cannot read the limits ({error})"),
                 at: Timestamp::from_micros(0).unwrap_or(Timestamp::MIN),
+                reason: None,
             }),
             unreadable: true,
             ..QueueLimits::default()
@@ -46,13 +47,30 @@ impl QueueLimits {
     }
 }
 
-/// Who paused a queue, and when.
+/// The most characters of the reason of a pause.
+pub const PAUSE_REASON_CHARS_MAX: usize = 500;
+
+/// Who paused a queue, when and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// The person or program that paused it.
     pub by: String,
     /// When the queue was paused.
     pub at: Timestamp,
+    /// Why, in the words of that person, at most [`PAUSE_REASON_CHARS_MAX`] characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Pause {
+    /// The pause of a queue that was paused already: it keeps who paused it and since when. A new
+    /// reason replaces the old one.
+    pub fn repeated(self, again: Pause) -> Pause {
+        Pause {
+            reason: again.reason.or(self.reason),
+            ..self
+        }
+    }
 }
 
 /// Which queues with due jobs to return.
@@ -87,6 +105,29 @@ mod tests {
             ..QueueLimits::default()
         };
         assert_eq!(read, known);
+    }
+
+    #[test]
+    fn a_pause_that_was_stored_without_a_reason_is_read() {
+        let old = r#"{"paused":{"by":"ann","at":"2026-01-01T00:00:00Z"}}"#;
+        let pause = QueueLimits::from_stored(old).own_pause().unwrap();
+        assert_eq!((pause.by.as_str(), &pause.reason), ("ann", &None));
+        let written = serde_json::to_string(&pause).unwrap();
+        assert!(!written.contains("reason"), "{written}");
+    }
+
+    #[test]
+    fn a_second_pause_changes_only_the_reason() {
+        let pause = |by: &str, micros, reason: Option<&str>| Pause {
+            by: by.to_owned(),
+            at: Timestamp::from_micros(micros).unwrap(),
+            reason: reason.map(str::to_owned),
+        };
+        let first = pause("ann", 1, Some("deploy"));
+        let silent = first.clone().repeated(pause("bob", 2, None));
+        assert_eq!(silent, first);
+        let renamed = first.repeated(pause("bob", 2, Some("rollback")));
+        assert_eq!(renamed, pause("ann", 1, Some("rollback")));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use windlass_client::Error;
 use windlass_client::api::{
     AuditParams, BoundedInt, CreateQueue, DurationText, ExplainParams, ExplainRequest, NewKey,
-    NewSecret, Retry, Scope, StatusWord,
+    NewSecret, PauseQueue, Retry, Scope, StatusWord, Text,
 };
 use windlass_core::QueueName;
 use windlass_core::retry::Preset;
@@ -113,8 +113,9 @@ async fn the_audit_log_is_read_page_by_page_and_verified() {
     let server = Server::start().await;
     let client = server.client();
     for name in ["a", "b", "c"] {
-        client.pause_queue(&queue(name), CREATE).await.unwrap();
-        client.resume_queue(&queue(name)).await.unwrap();
+        let (name, silent) = (queue(name), PauseQueue::default());
+        client.pause_queue(&name, &silent, CREATE).await.unwrap();
+        client.resume_queue(&name).await.unwrap();
     }
     let pauses = AuditParams {
         action: Some("queue.pause".to_owned()),
@@ -172,8 +173,12 @@ async fn queues_are_set_up_paused_and_listed() {
     assert_eq!(put.await.unwrap().concurrency, BoundedInt::new(3));
     let read = client.queue_settings(&mail).await.unwrap();
     assert_eq!(read.concurrency, BoundedInt::new(3));
-    let paused = client.pause_queue(&mail, CreateQueue::default());
-    assert!(paused.await.unwrap().paused.is_some());
+    let deploy = PauseQueue {
+        reason: Text::new("deploy".to_owned()).ok(),
+    };
+    let paused = client.pause_queue(&mail, &deploy, CreateQueue::default());
+    let pause = paused.await.unwrap().paused.unwrap();
+    assert_eq!(pause.reason.as_deref(), Some("deploy"));
     let resumed = client.resume_queue(&mail).await.unwrap();
     assert!(resumed.paused.is_none());
     let names: Vec<QueueName> = client

@@ -125,7 +125,11 @@ async fn a_paused_queue_is_passed_over_until_it_is_resumed(world: World) {
     let jobs = enqueue_all(&world, ["a", "b"].map(str::to_owned).into_iter()).await;
     let by = "ann".to_owned();
     let paused = QueueLimits {
-        paused: Some(Pause { by, at: t0() }),
+        paused: Some(Pause {
+            by,
+            at: t0(),
+            reason: None,
+        }),
         ..QueueLimits::default()
     };
     limit(&world, "a", paused).await;

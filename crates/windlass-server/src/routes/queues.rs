@@ -4,8 +4,8 @@ use serde_json::json;
 use windlass::Error;
 use windlass::admin::QueueInfo;
 use windlass_api::{
-    BatchAnswer, BoundedInt, CreateQueue, JobFilter, Page, PageParams, PurgeQueue, Queue,
-    QueueCounts, QueuePause, QueueSettings,
+    BatchAnswer, BoundedInt, CreateQueue, JobFilter, Page, PageParams, PauseQueue, PurgeQueue,
+    Queue, QueueCounts, QueuePause, QueueSettings, Text,
 };
 use windlass_core::{JobId, QueueName, Timestamp};
 use windlass_store::Change;
@@ -54,6 +54,7 @@ pub(super) fn routes() -> Vec<Route> {
                 TAG,
                 "Pauses a queue: workers claim no jobs from it. Running jobs continue.",
             )
+            .body_optional()
             .status(200, "The queue."),
         Route::post("/api/v1/queues/{queue}/resume", Scope::Operate, resume)
             .summary(TAG, "Resumes a paused queue.")
@@ -126,6 +127,7 @@ fn view(call: &Call, name: QueueName, queue: QueueInfo) -> Queue {
         paused: queue.paused.map(|pause| QueuePause {
             by: pause.by,
             at: pause.at,
+            reason: pause.reason,
         }),
         settings: QueueSettings::from(&queue.settings),
         settings_unreadable: queue.settings_unreadable,
@@ -164,14 +166,19 @@ async fn put_settings(
     Ok(Reply::ok(answer))
 }
 
-async fn pause(call: Call, Params(params): Params<CreateQueue>) -> Result<Reply<Queue>, Problem> {
+async fn pause(
+    call: Call,
+    Params(params): Params<CreateQueue>,
+    JsonBody(pause): JsonBody<PauseQueue>,
+) -> Result<Reply<Queue>, Problem> {
     let name: QueueName = call.name("queue")?;
     check_or_create(&call, &name, params).await?;
-    call.app
-        .client
-        .pause_queue(name.as_str(), &call.caller.name)
+    let reason = pause.reason.as_ref().map(Text::as_str);
+    let client = &call.app.client;
+    client
+        .pause_queue(name.as_str(), &call.caller.name, reason)
         .await?;
-    call.audit_plain("queue.pause", name.as_str()).await;
+    call.audit("queue.pause", name.as_str(), json!(pause)).await;
     answer(&call, name).await
 }
 

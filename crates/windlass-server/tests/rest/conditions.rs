@@ -95,7 +95,7 @@ async fn limits_that_a_program_set_count_as_settings() {
     let refused = create(&server, path, &json!({"max_depth": 5})).await;
     assert_eq!(refused.status, 412, "{refused:?}");
     assert_eq!(server.get(path).await.json["max_depth"], 7);
-    server.client.pause_queue("p", "ann").await.unwrap();
+    server.client.pause_queue("p", "ann", None).await.unwrap();
     let path = "/api/v1/queues/p/settings";
     let created = create(&server, path, &json!({"max_depth": 5})).await;
     assert_eq!(created.status, 200, "a pause is no setting: {created:?}");

@@ -95,6 +95,44 @@ async fn a_paused_queue_gives_nothing() {
 }
 
 #[tokio::test]
+async fn a_pause_says_why_and_a_second_one_changes_only_the_reason() {
+    let server = Server::open().await;
+    let id = server.job(&json!({"kind": "a", "queue": "q"})).await;
+    let path = "/api/v1/queues/q/pause";
+    let first = server.post(path, &json!({"reason": "deploy"})).await;
+    assert_eq!(first.json["paused"]["reason"], "deploy", "{first:?}");
+    let silent = server.act(path).await;
+    assert_eq!(silent.json["paused"], first.json["paused"]);
+    let second = server.post(path, &json!({"reason": "rollback"})).await;
+    let mut expected = first.json["paused"].clone();
+    expected["reason"] = json!("rollback");
+    assert_eq!(second.json["paused"], expected);
+    let why = server.get(&format!("/api/v1/jobs/{id}/why")).await;
+    let text = "queue q was paused by local: rollback";
+    assert_eq!(why.json["reasons"][0]["text"], text);
+    let audit = server.get("/api/v1/audit?action=queue.pause").await;
+    let details = [0, 1, 2].map(|n| audit.json["data"][n]["detail"].clone());
+    let reasons = [
+        json!({"reason": "rollback"}),
+        json!({}),
+        json!({"reason": "deploy"}),
+    ];
+    assert_eq!(details, reasons);
+    for reason in ["".to_owned(), "x".repeat(501)] {
+        let refused = server.post(path, &json!({"reason": reason})).await;
+        assert_eq!(
+            (refused.status, refused.pointer().as_str()),
+            (422, "/reason")
+        );
+    }
+    let longest = server.post(path, &json!({"reason": "é".repeat(500)})).await;
+    assert_eq!(longest.status, 200);
+    server.act("/api/v1/queues/q/resume").await;
+    let fresh = server.act(path).await;
+    assert_eq!(fresh.json["paused"]["reason"], Value::Null, "a new pause");
+}
+
+#[tokio::test]
 async fn a_purge_removes_what_is_spelled_out_and_is_recorded() {
     let server = Server::open().await;
     for _ in 0..3 {

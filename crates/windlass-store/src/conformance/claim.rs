@@ -414,6 +414,7 @@ pub async fn a_paused_queue_gives_nothing(store: &Opened) {
     let paused = Some(Pause {
         by: "ann".into(),
         at: at(1),
+        reason: None,
     });
     let limits = QueueLimits {
         paused,

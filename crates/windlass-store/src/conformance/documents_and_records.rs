@@ -293,6 +293,7 @@ pub async fn queue_limits_are_kept(store: &Opened) {
         paused: Some(Pause {
             by: "ann".into(),
             at: at(1),
+            reason: Some("a \"deploy\"".into()),
         }),
         max_depth: Some(5),
         concurrency: Some(2),
@@ -325,6 +326,7 @@ pub async fn queue_limits_are_compare_and_set(store: &Opened) {
         paused: Some(Pause {
             by: "ann".into(),
             at: at(1),
+            reason: None,
         }),
         ..bounded.clone()
     };

@@ -111,7 +111,11 @@ pub async fn leaves_out_paused_queues(store: &Opened) {
     fill(store, &["a", "b", "c"]).await;
     let (by, now) = ("ann".to_owned(), at(0));
     let paused = QueueLimits {
-        paused: Some(Pause { by, at: now }),
+        paused: Some(Pause {
+            by,
+            at: now,
+            reason: None,
+        }),
         ..QueueLimits::default()
     };
     for name in ["a", "b"] {

@@ -339,6 +339,7 @@ fn limits_of(which: u8, now: Timestamp) -> QueueLimits {
             paused: Some(Pause {
                 by: "ann".into(),
                 at: now,
+                reason: None,
             }),
             ..none
         },

@@ -9,7 +9,8 @@ use windlass_engine::{
     QUEUE_SETTINGS, WorkerDescription, is_alive, read_all_claim_settings, read_claim_settings,
 };
 use windlass_store::{
-    Counts, Expected, Filter, Node, Page, Pause, QueueLimits, StoreError, Written, compare_and_set,
+    Counts, Expected, Filter, Node, PAUSE_REASON_CHARS_MAX, Page, Pause, QueueLimits, StoreError,
+    Written, compare_and_set,
 };
 
 use super::Client;
@@ -152,21 +153,37 @@ impl Client {
 
     /// Pauses a queue on all nodes: no worker claims its jobs until it is resumed.
     ///
-    /// Jobs that are running continue, and new jobs can be enqueued. `by` says who paused it, for
-    /// other operators.
+    /// Jobs that are running continue, and new jobs can be enqueued. `by` says who paused it and
+    /// `reason` why, for other operators. A reason has at most 500 characters.
+    ///
+    /// A queue that is paused already stays paused by whom and since when it was. A new reason
+    /// replaces the old one.
     ///
     /// # Errors
     ///
-    /// As [`Client::set_queue`].
-    pub async fn pause_queue(&self, name: &str, by: &str) -> Result<(), Error> {
+    /// As [`Client::set_queue`], and [`Error::Invalid`] if the reason is empty or too long.
+    pub async fn pause_queue(
+        &self,
+        name: &str,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<(), Error> {
+        reason.map_or(Ok(()), check_pause_reason)?;
         let pause = Pause {
             by: by.to_owned(),
             at: self.now(),
+            reason: reason.map(str::to_owned),
         };
-        self.change_queue(&parse_name(name)?, |before| QueueLimits {
-            paused: Some(pause.clone()),
-            unreadable: false,
-            ..before
+        self.change_queue(&parse_name(name)?, |before| {
+            let pause = match before.own_pause() {
+                Some(first) => first.repeated(pause.clone()),
+                None => pause.clone(),
+            };
+            QueueLimits {
+                paused: Some(pause),
+                unreadable: false,
+                ..before
+            }
         })
         .await
     }
@@ -244,6 +261,17 @@ impl Client {
 
 fn parse_name(name: &str) -> Result<QueueName, Invalid> {
     QueueName::new(name).map_err(|error| error.within("queue"))
+}
+
+fn check_pause_reason(reason: &str) -> Result<(), Invalid> {
+    let length = reason.chars().count();
+    if (1..=PAUSE_REASON_CHARS_MAX).contains(&length) && !reason.contains('\0') {
+        return Ok(());
+    }
+    let rule = format!(
+        "must be 1 to {PAUSE_REASON_CHARS_MAX} characters without NUL, got {length} characters"
+    );
+    Err(Invalid::new("reason", rule))
 }
 
 /// The part of the settings that the store itself enforces.

@@ -110,8 +110,13 @@ impl Client {
         });
         let cap = queue.settings.claims.max_inflight_retries;
         let (ahead, ahead_or_more) = self.ahead(job, now).await?;
+        let (paused_by, pause_reason) = match queue.paused {
+            Some(pause) => (Some(pause.by), pause.reason),
+            None => (None, None),
+        };
         Ok(WaitingContext {
-            paused_by: queue.paused.map(|pause| pause.by),
+            paused_by,
+            pause_reason,
             workers: u64::try_from(workers.iter().filter(serves).count()).unwrap_or(u64::MAX),
             limit_held: by_key.or(by_queue),
             retries_held: cap.filter(|cap| running.retries >= u64::from(*cap)),

@@ -168,7 +168,7 @@ every_store! {
         let client = kit.client();
         let settings = QueueSettings { concurrency: Some(3), ..QueueSettings::default() };
         client.set_queue("default", &settings).await.unwrap();
-        client.pause_queue("default", "ann").await.unwrap();
+        client.pause_queue("default", "ann", None).await.unwrap();
         let id = client.enqueue(Add { a: 1, b: 1 }).await.unwrap().id;
         let worker = kit.worker(Worker::new(client, ()).handle(add)).await.unwrap();
         assert_eq!(worker.drain().await.unwrap().attempts, 0);

@@ -76,7 +76,7 @@ every_store! {
         let later = client.enqueue(Charge { customer: 3 }).delay(seconds(60.0)).await.unwrap().id;
         assert_eq!(codes(client, first).await, ["no_worker"]);
         assert_eq!(codes(client, second).await, ["no_worker", "behind"]);
-        client.pause_queue("default", "ann").await.unwrap();
+        client.pause_queue("default", "ann", None).await.unwrap();
         assert_eq!(codes(client, later).await, ["not_due", "queue_paused", "no_worker"]);
         let missing = client.why(JobId::from_u128(1)).await;
         assert!(matches!(missing, Err(Error::NotFound(_))), "{missing:?}");
@@ -109,7 +109,7 @@ every_store! {
         };
         assert!(client.create_queue("mail", &settings).await.unwrap());
         assert!(!client.create_queue("mail", &QueueSettings::default()).await.unwrap());
-        client.pause_queue("mail", "ann").await.unwrap();
+        client.pause_queue("mail", "ann", None).await.unwrap();
         let mail = client.queue(&queue("mail")).await.unwrap();
         assert_eq!((mail.settings, mail.paused.unwrap().by.as_str()), (settings, "ann"));
         client.set_queue("mail", &QueueSettings::default()).await.unwrap();
@@ -119,6 +119,18 @@ every_store! {
         assert_eq!(queues[&queue("mail")].settings, QueueSettings::default());
         assert!(queues[&queue("mail")].paused.is_some(), "the pause stays");
         assert_eq!(queues[&queue("sums")].counts.ready, 1);
+    }
+
+    async fn a_pause_keeps_a_reason_of_at_most_500_characters(kit: TestKit) {
+        let client = kit.client();
+        client.pause_queue("mail", "ann", Some("deploy")).await.unwrap();
+        client.pause_queue("mail", "bob", None).await.unwrap();
+        let pause = client.queue(&queue("mail")).await.unwrap().paused.unwrap();
+        assert_eq!((pause.by.as_str(), pause.reason.as_deref()), ("ann", Some("deploy")));
+        for reason in ["", "a\0b", &"x".repeat(501)] {
+            let refused = client.pause_queue("mail", "ann", Some(reason)).await;
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+        }
     }
 
     async fn settings_that_two_set_at_once_are_not_mixed(kit: TestKit) {

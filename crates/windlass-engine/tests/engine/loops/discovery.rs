@@ -134,7 +134,11 @@ async fn pause_policy_and_retry_lane_apply_to_a_discovered_queue() {
 
     let by = "ann".to_owned();
     let paused = QueueLimits {
-        paused: Some(Pause { by, at: t0() }),
+        paused: Some(Pause {
+            by,
+            at: t0(),
+            reason: None,
+        }),
         ..QueueLimits::default()
     };
     let queue = QueueName::new("plain").unwrap();

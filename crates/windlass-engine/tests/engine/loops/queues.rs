@@ -48,6 +48,7 @@ async fn a_paused_queue_gives_no_jobs_until_it_is_resumed() {
         paused: Some(Pause {
             by: "ann".to_owned(),
             at: t0(),
+            reason: None,
         }),
         ..QueueLimits::default()
     };
