@@ -45,12 +45,20 @@ impl Caller {
     /// The id of callers that need no key.
     pub(crate) const LOCAL: &'static str = "local";
 
-    /// Returns a caller that needs no key: a client of an open server, or a command that opened the
-    /// store itself.
+    /// Returns a caller that needs no key: a client of an open server.
     pub fn local() -> Self {
         Caller {
             id: Caller::LOCAL.to_owned(),
             name: Caller::LOCAL.to_owned(),
+            scopes: Scopes::ALL,
+        }
+    }
+
+    /// Returns the caller of a command that opened the store itself.
+    pub fn store() -> Self {
+        Caller {
+            id: "store".to_owned(),
+            name: "store".to_owned(),
             scopes: Scopes::ALL,
         }
     }
@@ -174,6 +182,8 @@ pub struct Access(Arc<AccessState>);
 
 struct AccessState {
     keys: Option<Keys>,
+    /// The only key that the server accepts, whose hash is not in the store, and its holder.
+    only_key: Option<(KeyHash, Caller)>,
     without_keys: WithoutKeys,
     throttle: Option<Throttle>,
     on_throttle: Option<OnThrottle>,
@@ -192,9 +202,19 @@ impl Access {
         Access::with(Some(Keys::new(engine)), without_keys)
     }
 
+    /// Requires this one key, which the store does not know. Its holder is `caller`.
+    pub(crate) fn by_one_key(key: &ApiKey, caller: Caller) -> Self {
+        let mut access = Access::with(None, WithoutKeys::Closed);
+        if let Some(state) = Arc::get_mut(&mut access.0) {
+            state.only_key = Some((key.hash(), caller));
+        }
+        access
+    }
+
     fn with(keys: Option<Keys>, without_keys: WithoutKeys) -> Self {
         Access(Arc::new(AccessState {
             keys,
+            only_key: None,
             without_keys,
             throttle: Some(Throttle::default()),
             on_throttle: None,
@@ -267,7 +287,8 @@ impl Access {
         needed: Scope,
         now: Timestamp,
     ) -> Result<(), Refused> {
-        if self.is_open(now).await? {
+        let only_caller = self.0.only_key.as_ref().map(|(_, only)| &only.id);
+        if self.is_open(now).await? || only_caller == Some(&caller.id) {
             return Ok(());
         }
         let Some(keys) = self.0.keys.as_ref().filter(|_| caller.id != Caller::LOCAL) else {
@@ -308,11 +329,19 @@ impl Access {
         peer: Option<IpAddr>,
         now: Timestamp,
     ) -> Result<Caller, Refused> {
-        let (Some(authorization), Some(keys)) = (authorization, &self.0.keys) else {
+        let Some(authorization) = authorization else {
             return Err(Refused::Missing);
         };
         let Some(given) = bearer(authorization).and_then(ApiKey::parse) else {
             return Err(self.failed(None, peer, now, Refused::Malformed));
+        };
+        if let Some((hash, only)) = &self.0.only_key {
+            let matches = hash.matches(&given.hash());
+            let refused = || self.failed(None, peer, now, Refused::Unknown);
+            return matches.then(|| only.clone()).ok_or_else(refused);
+        }
+        let Some(keys) = &self.0.keys else {
+            return Err(Refused::Missing);
         };
         let throttle = self.0.throttle.as_ref();
         let wait = throttle.and_then(|throttle| throttle.id_wait(given.id(), peer, now));

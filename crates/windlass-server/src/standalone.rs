@@ -4,7 +4,9 @@
 pub mod checks;
 pub mod config;
 pub mod log;
+mod loopback;
 pub mod nodes;
 mod start;
 
+pub use loopback::Loopback;
 pub use start::{RunError, Server, StartError};

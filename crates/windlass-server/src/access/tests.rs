@@ -55,6 +55,28 @@ fn header(key: &ApiKey) -> HeaderValue {
 }
 
 #[tokio::test]
+async fn access_by_one_key_accepts_only_that_key() {
+    let (one, other) = (ApiKey::generate().unwrap(), ApiKey::generate().unwrap());
+    let access = Access::by_one_key(&one, Caller::store());
+    let check = async |key: Option<&ApiKey>| {
+        let header = key.map(header);
+        access
+            .check(header.as_ref(), HOME, Scope::Admin, noon())
+            .await
+    };
+    assert_eq!(check(Some(&one)).await.unwrap(), Caller::store());
+    assert_eq!(check(None).await.unwrap_err().code(), "key_missing");
+    for wrong in [&other, &one.with_secret_of(&other)] {
+        assert_eq!(check(Some(wrong)).await.unwrap_err().code(), "key_unknown");
+    }
+    let (store, local) = (Caller::store(), Caller::local());
+    let again = access.recheck(&store, Scope::Admin, noon()).await;
+    assert!(again.is_ok());
+    let other = access.recheck(&local, Scope::Read, noon()).await;
+    assert!(other.is_err());
+}
+
+#[tokio::test]
 async fn a_server_without_keys_is_open_until_the_first_key_exists() {
     let access = access(&engine());
     let caller = access.check(None, HOME, Scope::Admin, noon()).await;

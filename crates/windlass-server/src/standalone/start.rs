@@ -57,6 +57,9 @@ pub enum StartError {
     /// The server cannot read the API keys from the store.
     #[error("cannot read the API keys from the store")]
     Keys(#[source] StoreError),
+    /// The operating system returns no random bytes for a key.
+    #[error("cannot create a key: the operating system returns no random bytes")]
+    Random,
     /// The server cannot decrypt the secrets in the store.
     #[error(transparent)]
     Secrets(#[from] SecretError),
@@ -207,7 +210,7 @@ impl Config {
         }
     }
 
-    fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Settings {
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let cap = self.retry_cap.and_then(|cap| {
             let cap = AttemptLimit::from_max_attempts(i64::try_from(cap).ok()?);
