@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use windlass_api::{
     Attempt, BatchAnswer, BulkAnswer, BulkMode, CompletedJob, Completion, DeadGroups, DurationText,
-    Edit, Job, JobFilter, NewJob, Page, Receipt, ReplacedPayload, Revival, ReviveByFilter,
-    RunNowByFilter, Why,
+    Edit, HistoryParams, Job, JobFilter, NewJob, Page, Receipt, ReplacedPayload, Revival,
+    ReviveByFilter, RunNowByFilter, Why,
 };
 use windlass_core::JobId;
 
@@ -84,10 +84,19 @@ impl Client {
             .await
     }
 
-    /// Returns the latest 10 attempts of a job that have ended, newest first. For up to 1000, use
-    /// [`call`](Client::call) with `/api/v1/jobs/{id}/history?limit=1000`.
+    /// Returns the latest 10 attempts of a job that have ended, newest first.
     pub async fn job_history(&self, id: JobId) -> Result<Vec<Attempt>, Error> {
-        let page: Page<Attempt> = self.send_for_job(Method::Get, id, &["history"]).await?;
+        self.job_history_with(id, &HistoryParams::default()).await
+    }
+
+    /// Returns up to 1000 attempts of a job that have ended, newest first.
+    pub async fn job_history_with(
+        &self,
+        id: JobId,
+        params: &HistoryParams,
+    ) -> Result<Vec<Attempt>, Error> {
+        let call = Call::new(Method::Get, &["jobs", &id.to_string(), "history"]);
+        let page: Page<Attempt> = self.send_json(call.query(params)).await?;
         Ok(page.data)
     }
 
