@@ -1,6 +1,10 @@
-//! Where `keys`, `secrets` and `audit` read and write: a running server, or a store that the command
-//! opens itself.
+//! What a command works on: a running server, or a store that the command opens itself.
+//!
+//! `keys`, `secrets` and `audit` have code for both. `jobs` and `queues` only send requests: for an
+//! opened store, to a REST API inside this process.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -8,10 +12,12 @@ use serde_json::Value;
 use windlass::Client;
 use windlass_engine::Audit;
 use windlass_server::access::Caller;
+use windlass_server::standalone::Loopback;
 use windlass_server::standalone::config::Config;
+use windlass_store::StoreError;
 
-use crate::config::ConfigArgs;
-use crate::server_url::ServerUrlArgs;
+use crate::config::{ConfigArgs, store_in_use};
+use crate::server_url::{ServerUrlArgs, client_of, url_variable};
 
 /// The flags that select a running server or a store.
 #[derive(Debug, Args)]
@@ -63,7 +69,119 @@ impl OpenedStore {
     /// Records an action of this command in the audit log.
     pub(crate) async fn record(&self, action: &str, target: &str, detail: Value) {
         let audit = self.audit();
-        let actor = Caller::local().actor();
+        let actor = Caller::store().actor();
         audit.record(&actor, action, target, detail).await;
     }
+}
+
+/// The flags of a command that sends requests: to a running server, or to a store that it opens.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server or store")]
+pub(crate) struct ApiArgs {
+    /// Send requests to the server at this URL, or at the URL in WINDLASS_URL, with the API key in
+    /// WINDLASS_KEY [default: the address in the configuration, http://127.0.0.1:8080].
+    #[arg(
+        long,
+        visible_alias = "server",
+        value_name = "URL",
+        conflicts_with_all = ["store", "data"]
+    )]
+    url: Option<String>,
+
+    /// Open this store instead: `sqlite:path` or `postgres://user@host/database`. An embedded store
+    /// must not be in use by a server.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
+    /// Open the embedded store in this directory instead.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
+    /// The configuration file (TOML).
+    #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+/// A client of the REST API, and the API itself if this process serves it.
+pub(crate) struct Api {
+    client: windlass_client::Client,
+    loopback: Option<Loopback>,
+}
+
+impl ApiArgs {
+    /// Connects to the server, or opens the store if `--store` or `--data` is given.
+    pub(crate) async fn connect(&self) -> anyhow::Result<Api> {
+        let config = ConfigArgs {
+            config: self.config.clone(),
+            data: self.data.clone(),
+            store: self.store.clone(),
+        };
+        if self.store.is_some() || self.data.is_some() {
+            return open(&config).await;
+        }
+        let given = match &self.url {
+            Some(url) => Some(url.clone()),
+            None => url_variable()?,
+        };
+        let url = match given {
+            Some(url) => url,
+            None => url_of(&config.load()?),
+        };
+        let client = client_of(&url)?;
+        let loopback = None;
+        Ok(Api { client, loopback })
+    }
+}
+
+/// Opens a store and serves its REST API inside this process.
+async fn open(config: &ConfigArgs) -> anyhow::Result<Api> {
+    let opened = config.open_existing().await;
+    let (config, store) = opened.map_err(|error| match store_in_use(&error) {
+        Some(StoreError::InUse { path, owner }) => anyhow::anyhow!(
+            "the store at {path} is in use by process {owner}; if that is a server, use `--url http://…` instead of `--store` or `--data`, else stop that process"
+        ),
+        _ => error,
+    })?;
+    let loopback = Loopback::start(&config, store).await?;
+    let client = windlass_client::Client::builder(loopback.url()).key(loopback.key());
+    Ok(Api {
+        client: client.build()?,
+        loopback: Some(loopback),
+    })
+}
+
+impl Api {
+    pub(crate) fn client(&self) -> &windlass_client::Client {
+        &self.client
+    }
+
+    /// Closes the store, if this process opened it.
+    pub(crate) async fn close(self) {
+        if let Some(loopback) = self.loopback {
+            loopback.stop().await;
+        }
+    }
+}
+
+/// Returns the URL of a server with this configuration on this machine.
+fn url_of(config: &Config) -> String {
+    let ip = match config.bind.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let scheme = if config.tls_files().is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    format!("{scheme}://{}", SocketAddr::new(ip, config.bind.port()))
+}
+
+/// Runs a command that waits for requests or for a store.
+pub(crate) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(command)
 }

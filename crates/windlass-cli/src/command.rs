@@ -11,9 +11,11 @@ use crate::backup::{BackupCommand, RestoreCommand};
 use crate::bench::BenchCommand;
 use crate::config::ConfigCommand;
 use crate::doctor::DoctorCommand;
+use crate::jobs::JobsCommand;
 use crate::keys::KeysCommand;
 use crate::migrate::MigrateCommand;
 use crate::policy::PolicyCommand;
+use crate::queues::QueuesCommand;
 use crate::schedule::ScheduleCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
@@ -46,6 +48,14 @@ pub(crate) enum Command {
 
     /// Check the machine, the configuration, the store and the secrets, or a running server.
     Doctor(DoctorCommand),
+
+    /// List, explain, export, revive and cancel jobs.
+    #[command(subcommand)]
+    Jobs(JobsCommand),
+
+    /// List, pause, resume and limit queues.
+    #[command(subcommand)]
+    Queues(QueuesCommand),
 
     /// Create, list and revoke API keys.
     #[command(subcommand)]

@@ -9,8 +9,10 @@ use windlass::Client;
 use windlass::prometheus::PrometheusRecorder;
 use windlass_core::Invalid;
 use windlass_postgres::{Options, PostgresStore};
+use windlass_server::standalone::StartError;
 use windlass_server::standalone::checks::check_validity;
 use windlass_server::standalone::config::{Config, Sources};
+use windlass_store::StoreError;
 
 use crate::clock;
 use crate::output::Output;
@@ -168,6 +170,17 @@ pub(crate) async fn open_store(config: &Config) -> anyhow::Result<Client> {
     restrict_new_files();
     let recorder = Arc::new(PrometheusRecorder::new());
     Ok(config.open_store(recorder).await?)
+}
+
+/// Returns the error of a store that another process has open; `None` for another error.
+pub(crate) fn store_in_use(error: &anyhow::Error) -> Option<&StoreError> {
+    let StartError::Store { cause, .. } = error.downcast_ref()? else {
+        return None;
+    };
+    match &**cause {
+        windlass::Error::Store(in_use @ StoreError::InUse { .. }) => Some(in_use),
+        _ => None,
+    }
 }
 
 /// From now on, only the owner can read the files that this process creates.

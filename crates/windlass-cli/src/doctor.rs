@@ -6,11 +6,11 @@ use windlass::Client;
 use windlass_client::Method;
 use windlass_server::standalone::checks::{Check, Machine, Verdict, certificate};
 use windlass_server::standalone::config::Config;
-use windlass_server::standalone::{StartError, nodes};
-use windlass_store::{Node, StoreError};
+use windlass_server::standalone::nodes;
+use windlass_store::Node;
 
 use crate::clock;
-use crate::config::{ServerArgs, open_store, store_exists};
+use crate::config::{ServerArgs, open_store, store_exists, store_in_use};
 use crate::output::Output;
 use crate::server_url::ServerUrlArgs;
 
@@ -141,15 +141,10 @@ async fn check_store(config: &Config) -> Vec<Check> {
 
 /// Returns the text for a store that a running server has open; `None` for another error.
 fn in_use_text(error: &anyhow::Error) -> Option<String> {
-    let StartError::Store { cause, .. } = error.downcast_ref()? else {
-        return None;
-    };
-    match &**cause {
-        windlass::Error::Store(in_use @ StoreError::InUse { .. }) => Some(format!(
-            "{in_use}. To check the running server, use `windlass doctor --url http://…`"
-        )),
-        _ => None,
-    }
+    let in_use = store_in_use(error)?;
+    Some(format!(
+        "{in_use}. To check the running server, use `windlass doctor --url http://…`"
+    ))
 }
 
 /// Compares the configurations of the servers that share the store, including this one.

@@ -5,14 +5,19 @@ mod backend;
 mod backup;
 #[cfg(feature = "bench")]
 mod bench;
+mod change;
 mod clock;
 mod command;
 mod config;
 mod doctor;
+mod filter;
+mod jobs;
 mod keys;
 mod migrate;
 mod output;
 mod policy;
+mod progress;
+mod queues;
 mod reference;
 mod schedule;
 mod secrets;
@@ -36,6 +41,8 @@ fn main() -> ExitCode {
         Command::Serve(command) => serve::run(&command, &output),
         Command::Config(command) => config::run(&command, &output),
         Command::Doctor(command) => doctor::run(&command, &output),
+        Command::Jobs(command) => jobs::run(&command, &output),
+        Command::Queues(command) => queues::run(&command, &output),
         Command::Keys(command) => keys::run(&command, &output),
         Command::Secrets(command) => secrets::run(&command, &output),
         Command::Audit(command) => audit::run(&command, &output),

@@ -1,5 +1,9 @@
 //! Prints results and errors, and chooses the exit code.
 
+mod format;
+mod table;
+mod time;
+
 use std::fmt::Display;
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
@@ -12,6 +16,10 @@ use windlass_server::access::KeyError;
 use windlass_server::secrets::SecretError;
 use windlass_server::standalone::StartError;
 use windlass_server::standalone::config::ConfigError;
+
+pub(crate) use format::{Format, FormatArgs, Listed, json_line, list_table, word};
+pub(crate) use table::{Cell, Column, Tone, details, table};
+pub(crate) use time::{relative, took, with_relative};
 
 /// The exit code of a command that failed.
 const FAILED: u8 = 1;
@@ -39,6 +47,11 @@ impl Output {
         Ok(std::io::stdout().lock().write_all(printed.as_bytes())?)
     }
 
+    /// Prints JSON over several lines, whatever the flags say.
+    pub(crate) fn print_json(&self, json: &impl Serialize) -> anyhow::Result<()> {
+        Output::new(true).print(json, "")
+    }
+
     /// Prints a result on one line, so that a program can wait for this line.
     pub(crate) fn print_line(&self, json: &Value, text: impl Display) -> std::io::Result<()> {
         let mut stdout = std::io::stdout().lock();
@@ -57,13 +70,20 @@ impl Output {
         let problem = problem.filter(|problem| matches!(problem.status, 400 | 413 | 422));
         let refused = invalid.is_some() || problem.is_some() || error.is::<ConfigError>();
         let code = if refused { REFUSED } else { FAILED };
+        let hint = error.downcast_ref().and_then(hint);
         let text = if self.json {
             let field = invalid.map(Invalid::field);
             let pointer = || Some(problem?.errors.first()?.pointer.as_str());
             let field = field.or_else(pointer);
-            json!({"error": {"message": format!("{error:#}"), "field": field}}).to_string()
+            let message = format!("{error:#}");
+            let error = match hint {
+                Some(hint) => json!({"message": message, "field": field, "hint": hint}),
+                None => json!({"message": message, "field": field}),
+            };
+            json!({"error": error}).to_string()
         } else {
-            format!("error: {error:#}")
+            let hint = hint.map(|hint| format!("\nhint: {hint}"));
+            format!("error: {error:#}{}", hint.unwrap_or_default())
         };
         // In `windlass … | head`, `head` may close the pipe early, which needs no message. If stderr
         // itself is closed, no one can read one.
@@ -72,6 +92,27 @@ impl Output {
         }
         ExitCode::from(code)
     }
+}
+
+/// Returns what to do about a failed request.
+fn hint(error: &ClientError) -> Option<String> {
+    let problem = match error {
+        ClientError::Connect { .. } => {
+            let hint = "start a server with `windlass serve`, name another one with `--url`, or open a store directly with `--store` or `--data`";
+            return Some(hint.to_owned());
+        }
+        error => error.problem()?,
+    };
+    let hint = match problem.status {
+        401 => {
+            "put a valid API key into WINDLASS_KEY; `windlass keys create --name NAME --scope SCOPE` creates one"
+        }
+        403 if problem.code == "scope_missing" => {
+            "`windlass keys create --name NAME --scope SCOPE` creates a key with another scope"
+        }
+        _ => return problem.hint.clone(),
+    };
+    Some(hint.to_owned())
 }
 
 /// Returns the rule that the input breaks, if the error has that cause.

@@ -19,17 +19,28 @@ pub(crate) struct ServerUrlArgs {
 impl ServerUrlArgs {
     /// Returns a client of the server if `--url` or `WINDLASS_URL` is set.
     pub(crate) fn client(&self) -> anyhow::Result<Option<Client>> {
-        let Some(url) = &self.url else {
-            return Ok(None);
-        };
-        let mut client = Client::builder(url).retries(0);
-        match std::env::var("WINDLASS_KEY") {
-            Ok(key) => client = client.key(key),
-            Err(VarError::NotPresent) => {}
-            Err(VarError::NotUnicode(_)) => {
-                return Err(Invalid::new("WINDLASS_KEY", "must be UTF-8").into());
-            }
-        }
-        Ok(Some(client.build()?))
+        self.url.as_deref().map(client_of).transpose()
+    }
+}
+
+/// Returns a client of the server at this URL, with the API key in `WINDLASS_KEY`.
+pub(crate) fn client_of(url: &str) -> anyhow::Result<Client> {
+    let mut client = Client::builder(url).retries(0);
+    if let Some(key) = variable("WINDLASS_KEY")? {
+        client = client.key(key);
+    }
+    Ok(client.build()?)
+}
+
+/// Returns the URL in `WINDLASS_URL`, for commands where a flag can overrule it.
+pub(crate) fn url_variable() -> Result<Option<String>, Invalid> {
+    variable("WINDLASS_URL")
+}
+
+fn variable(name: &str) -> Result<Option<String>, Invalid> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(Invalid::new(name, "must be UTF-8")),
     }
 }

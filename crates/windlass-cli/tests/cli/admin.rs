@@ -221,7 +221,7 @@ fn secrets_keys_and_audit_work_through_a_running_server() {
             &["--key", "admin", "--target", "hook"],
             &[lines[0], lines[2]],
         ),
-        (&["--key", "local"], &lines[3..]),
+        (&["--key", "store"], &lines[3..]),
         (&["--from", from], &lines[..2]),
         (&["--before", from], &lines[2..]),
     ];

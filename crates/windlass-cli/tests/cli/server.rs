@@ -185,7 +185,7 @@ fn keys_are_created_in_a_store_and_through_a_running_server() {
     assert!(with_key(&["keys", "list"]).contains("revoked"));
     let log = with_key(&["audit", "list"]);
     for action in [
-        "local: key.create",
+        "store: key.create",
         "admin: key.create",
         "admin: key.revoke",
     ] {

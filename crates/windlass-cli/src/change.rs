@@ -1,0 +1,42 @@
+//! What all commands that change jobs share: `--dry-run`, and the question before a change of
+//! several jobs.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+
+use clap::Args;
+use windlass_core::Invalid;
+
+/// The flags of a command that can change several jobs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ChangeArgs {
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Change more than one job without asking.
+    #[arg(long, short = 'y')]
+    yes: bool,
+}
+
+impl ChangeArgs {
+    /// Asks before a change of more than one job, such as `revive` of `12 jobs`.
+    ///
+    /// # Errors
+    ///
+    /// Without a terminal no one can answer, so `--yes` is required.
+    pub(crate) fn confirm(&self, verb: &str, count: usize, jobs: &str) -> anyhow::Result<()> {
+        if self.yes || count <= 1 {
+            return Ok(());
+        }
+        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            let rule = format!("is required to {verb} {jobs} without a terminal to ask on");
+            return Err(Invalid::new("--yes", rule).into());
+        }
+        write!(std::io::stderr(), "{verb} {jobs}? [y/N] ")?;
+        let mut answer = String::new();
+        std::io::stdin().lock().read_line(&mut answer)?;
+        let is_yes = matches!(answer.trim(), "y" | "Y" | "yes");
+        anyhow::ensure!(is_yes, "not confirmed; nothing was changed");
+        Ok(())
+    }
+}

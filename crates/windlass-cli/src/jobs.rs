@@ -1,0 +1,120 @@
+//! `windlass jobs`: list, explain, export and change jobs.
+
+mod change;
+mod export;
+mod read;
+mod revive;
+mod show;
+mod view;
+
+use clap::{Args, Subcommand};
+use windlass_core::JobId;
+
+use crate::backend::{Api, ApiArgs, block_on};
+use crate::filter::FilterArgs;
+use crate::output::{FormatArgs, Output};
+
+use change::CancelJobs;
+use export::ExportJobs;
+use revive::ReviveJobs;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobsCommand {
+    /// List jobs, newest first.
+    List(ListJobs),
+    /// Show a job with its latest attempts and its next retry.
+    Show(ShowJob),
+    /// List the attempts of a job that have ended, newest first.
+    History(JobHistory),
+    /// Explain why a job is not running, or why it is dead.
+    Why(ShowJob),
+    /// Run dead or cancelled jobs again, by id or by filter.
+    Revive(ReviveJobs),
+    /// Cancel jobs. The worker of a running job is asked to stop it.
+    Cancel(CancelJobs),
+    /// Write all matching jobs as JSON, one on each line.
+    Export(ExportJobs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListJobs {
+    #[command(flatten)]
+    format: FormatArgs,
+
+    /// The largest number of jobs to list, 1 to 100000.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+
+    /// Continue an earlier list: the cursor that it printed.
+    #[arg(long, value_name = "CURSOR")]
+    cursor: Option<String>,
+
+    #[command(flatten)]
+    filter: FilterArgs,
+
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowJob {
+    /// The id of the job.
+    id: JobId,
+
+    #[command(flatten)]
+    format: FormatArgs,
+
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobHistory {
+    /// The id of the job.
+    id: JobId,
+
+    /// The largest number of attempts to list, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+
+    #[command(flatten)]
+    format: FormatArgs,
+
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+impl JobsCommand {
+    fn api(&self) -> &ApiArgs {
+        match self {
+            JobsCommand::List(list) => &list.api,
+            JobsCommand::Show(show) | JobsCommand::Why(show) => &show.api,
+            JobsCommand::History(history) => &history.api,
+            JobsCommand::Revive(revive) => &revive.api,
+            JobsCommand::Cancel(cancel) => &cancel.api,
+            JobsCommand::Export(export) => &export.api,
+        }
+    }
+}
+
+pub(crate) fn run(command: &JobsCommand, output: &Output) -> anyhow::Result<()> {
+    block_on(async {
+        let api = command.api().connect().await?;
+        let done = run_on(command, &api, output).await;
+        api.close().await;
+        done
+    })
+}
+
+async fn run_on(command: &JobsCommand, api: &Api, output: &Output) -> anyhow::Result<()> {
+    let client = api.client();
+    match command {
+        JobsCommand::List(list) => read::list(list, client, output).await,
+        JobsCommand::Show(show) => show::show(show, client, output).await,
+        JobsCommand::History(history) => read::history(history, client, output).await,
+        JobsCommand::Why(why) => read::why(why, client, output).await,
+        JobsCommand::Revive(revive) => revive::revive(revive, client, output).await,
+        JobsCommand::Cancel(cancel) => change::cancel(cancel, client, output).await,
+        JobsCommand::Export(export) => export::export(export, client).await,
+    }
+}

@@ -1,0 +1,156 @@
+//! `windlass jobs cancel`, and what all changes of jobs by id share.
+
+use std::io::BufRead as _;
+
+use clap::Args;
+use serde::Serialize;
+use windlass_api::{JobState, Page};
+use windlass_client::{Client, Error};
+use windlass_core::{Invalid, JobId};
+
+use super::view::state;
+use crate::backend::ApiArgs;
+use crate::change::ChangeArgs;
+use crate::output::{Cell, Column, Format, FormatArgs, Listed, Output, Tone};
+use crate::progress::progress;
+
+/// The most ids that one command takes.
+const IDS_MAX: usize = 100_000;
+
+#[derive(Debug, Args)]
+pub(crate) struct CancelJobs {
+    /// The ids of the jobs, or `-` to read them from stdin.
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+
+    #[command(flatten)]
+    format: FormatArgs,
+
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+}
+
+/// What happened, or would happen, to one job.
+#[derive(Debug, Serialize)]
+pub(super) struct ChangedJob {
+    id: JobId,
+    /// The state after the change; of a dry run, the state now.
+    state: Option<JobState>,
+    /// Why the job was not changed, or would not be.
+    error: Option<String>,
+}
+
+impl Listed for ChangedJob {
+    const NOUN: &'static str = "jobs";
+
+    fn columns() -> Vec<Column<ChangedJob>> {
+        vec![
+            Column::new("id", |job, _| Cell::new(job.id)),
+            Column::new("state", |job, _| match job.state {
+                Some(now) => state(now),
+                None => Cell::optional(None::<&str>),
+            }),
+            Column::new("result", |job, _| match &job.error {
+                Some(error) => Cell::new(error).tone(Tone::Bad),
+                None => Cell::new("ok"),
+            }),
+        ]
+    }
+
+    fn id(&self) -> String {
+        self.id.to_string()
+    }
+}
+
+pub(super) async fn cancel(
+    cancel: &CancelJobs,
+    client: &Client,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let format = output.format(&cancel.format)?;
+    let ids = ids(&cancel.ids)?;
+    if cancel.change.dry_run {
+        let forecast = async |id| {
+            let job = client.job(id).await?;
+            let error = job.finished_at.map(|_| "the job has finished".to_owned());
+            Ok((job.state, error))
+        };
+        return print(output, format, each("checked", &ids, forecast).await?);
+    }
+    let jobs = format!("{} jobs", ids.len());
+    cancel.change.confirm("cancel", ids.len(), &jobs)?;
+    let cancel = async |id| Ok((client.cancel_job(id).await?.state, None));
+    print(output, format, each("cancelled", &ids, cancel).await?)
+}
+
+/// Returns the ids that are given, or those on stdin: the first word of each line.
+pub(super) fn ids(given: &[String]) -> anyhow::Result<Vec<JobId>> {
+    let mut texts = Vec::new();
+    for text in given {
+        if text != "-" {
+            texts.push(text.clone());
+            continue;
+        }
+        for line in std::io::stdin().lock().lines() {
+            texts.extend(line?.split_whitespace().next().map(str::to_owned));
+            let rule = format!("must be at most {IDS_MAX} ids");
+            anyhow::ensure!(texts.len() <= IDS_MAX, Invalid::new("ID", rule));
+        }
+    }
+    let parse = |text: &String| text.parse().map_err(|error: Invalid| error.within("ID"));
+    let ids: Vec<JobId> = texts.iter().map(parse).collect::<Result<_, _>>()?;
+    anyhow::ensure!(
+        !ids.is_empty(),
+        Invalid::new("ID", "must be at least one id, got none on stdin")
+    );
+    Ok(ids)
+}
+
+/// Sends a request for each job. A refusal that concerns one job does not affect the others.
+pub(super) async fn each(
+    verb: &'static str,
+    ids: &[JobId],
+    request: impl AsyncFn(JobId) -> Result<(JobState, Option<String>), Error>,
+) -> anyhow::Result<Vec<ChangedJob>> {
+    let bar = progress(verb, Some(ids.len()));
+    let mut jobs = Vec::new();
+    for id in ids {
+        let (state, error) = match request(*id).await {
+            Ok((state, error)) => (Some(state), error),
+            Err(Error::Refused(problem)) if ids.len() > 1 && is_about_job(problem.status) => {
+                (None, Some(problem.detail))
+            }
+            Err(error) => return Err(error.into()),
+        };
+        bar.inc(1);
+        let id = *id;
+        jobs.push(ChangedJob { id, state, error });
+    }
+    bar.finish_and_clear();
+    Ok(jobs)
+}
+
+/// Whether a refusal concerns one job, and not the key or the server.
+fn is_about_job(status: u16) -> bool {
+    matches!(status, 404 | 409 | 422 | 429)
+}
+
+/// Prints the jobs. Fails if one of them was not changed.
+pub(super) fn print(output: &Output, format: Format, jobs: Vec<ChangedJob>) -> anyhow::Result<()> {
+    let count = jobs.len();
+    let (failed, done): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.error.is_some());
+    let failed_count = failed.len();
+    let data = match format {
+        Format::Id => done, // the jobs that another command can go on with
+        _ => done.into_iter().chain(failed).collect(),
+    };
+    output.print_list(format, &Page::single(data))?;
+    anyhow::ensure!(
+        failed_count == 0,
+        "{failed_count} of {count} jobs cannot be changed"
+    );
+    Ok(())
+}
