@@ -127,24 +127,14 @@ async fn every_route_with_a_body_refuses_invalid_json() {
 async fn an_empty_object_is_no_body_where_none_is_taken() {
     let server = Server::open().await;
     for body in [&b"{}"[..], b" {}\n"] {
-        let paused = server
-            .send(
-                "POST",
-                "/api/v1/queues/q/pause?create=true",
-                &[],
-                Some(body),
-            )
+        let resumed = server
+            .send("POST", "/api/v1/queues/default/resume", &[], Some(body))
             .await;
-        assert_eq!(paused.status, 200, "{paused:?}");
+        assert_eq!(resumed.status, 200, "{resumed:?}");
     }
     let long = vec![b' '; 2000];
     let refused = server
-        .send(
-            "POST",
-            "/api/v1/queues/q/pause?create=true",
-            &[],
-            Some(&long),
-        )
+        .send("POST", "/api/v1/queues/default/resume", &[], Some(&long))
         .await;
     assert_eq!(
         (refused.status, refused.code().as_str()),
