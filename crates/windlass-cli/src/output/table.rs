@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io::IsTerminal as _;
 
 use comfy_table::presets::NOTHING;
-use comfy_table::{Attribute, Color, ContentArrangement, Table};
+use comfy_table::{Attribute, Color, Table};
 use windlass_core::Timestamp;
 
 /// What a cell means, which decides its colour.
@@ -142,9 +142,6 @@ fn empty_table(colours: bool) -> Table {
     table.load_style(NOTHING);
     if colours {
         table.enforce_styling();
-    }
-    if std::io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
     }
     table
 }
