@@ -9,6 +9,7 @@
 //! - [`retry`] says whether and when a failed job runs again.
 //! - [`schedule`] computes when a recurring job is due.
 //! - [`fairness`] decides which ready jobs a queue starts next.
+//! - [`statistics`] adds up what happened in each queue.
 //! - [`Invalid`] is the error of every check of user input.
 //!
 //! Each rule is one pure function. The engine, the storage drivers, the server and the simulator
@@ -41,6 +42,7 @@ pub mod schedule;
 mod schema;
 mod settle;
 mod state;
+pub mod statistics;
 mod timestamp;
 mod why;
 mod words;
