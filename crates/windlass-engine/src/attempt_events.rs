@@ -5,22 +5,29 @@ use std::time::Duration;
 use windlass_core::{Job, Outcome, Settlement, Timestamp, Verdict};
 
 use crate::engine::Engine;
-use crate::event::{JobEvent, JobRef};
+use crate::event::{Event, JobEvent, JobRef};
 
 impl Engine {
     /// Emits that a worker claimed a job.
     pub(crate) fn emit_claimed(&self, job: &Job, now: Timestamp) {
-        let waited = now.since(job.run_at.max(job.created_at));
+        let waited = waited(job, now);
         let lane = job.lane();
         self.emit_job(now, &JobRef::of(job), JobEvent::Claimed { waited, lane });
     }
 
-    /// Emits that the handler of a claimed job starts.
-    pub(crate) fn emit_started(&self, job: &JobRef, now: Timestamp) {
-        self.emit_job(now, job, JobEvent::Started);
+    /// Emits and counts that the handler of a claimed job starts.
+    pub(crate) fn emit_started(&self, job: &Job, now: Timestamp) {
+        self.collector().count(&job.queue, now, |queue| {
+            queue.attempt_started(job.lane(), waited(job, now));
+        });
+        self.emit(|| Event::Job {
+            at: now,
+            job: JobRef::of(job),
+            what: JobEvent::Started,
+        });
     }
 
-    /// Emits and logs the end of an attempt that ran for `ran`, and what happens to its job.
+    /// Emits, counts and logs the end of an attempt that ran for `ran`, and what happens to its job.
     pub(crate) fn emit_ended(
         &self,
         job: &Job,
@@ -33,6 +40,9 @@ impl Engine {
             self.due_at(run_at, now);
         }
         self.job_log().attempt_ended(job, attempt, settlement, now);
+        self.collector().count(&job.queue, now, |queue| {
+            queue.attempt_ended(settlement, ran)
+        });
         let named = JobRef {
             attempt,
             ..JobRef::of(job)
@@ -72,4 +82,9 @@ impl Engine {
             (Verdict::Succeeded, _) => {}
         }
     }
+}
+
+/// How long a claimed job was due.
+fn waited(job: &Job, now: Timestamp) -> Duration {
+    now.since(job.run_at.max(job.created_at))
 }

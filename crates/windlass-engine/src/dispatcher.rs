@@ -111,7 +111,7 @@ impl Dispatcher {
             self.report(attempt_id, Report::Released { started: false });
             return self.returned(&attempt);
         };
-        self.engine.emit_started(&named, now);
+        self.engine.emit_started(attempt.job(), now);
         let span = info_span!("attempt", job.id = %named.id, job.kind = %named.kind,
             job.queue = %named.queue, job.attempt = named.attempt);
         let dispatcher = Arc::clone(self);

@@ -27,6 +27,7 @@ use crate::poison::lock;
 use crate::queue_settings::UnreadableSettings;
 use crate::recorder::{PanicSafeRecorder, Recorder};
 use crate::slots::Slots;
+use crate::statistics::Collector;
 use crate::watchdog::{Health, Pulse};
 use crate::write_health::WriteHealth;
 
@@ -53,6 +54,7 @@ pub struct Engine {
     lingering: Arc<LingeringHandlers>,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
     job_log: JobLog,
+    collector: Collector,
     unreadable_settings: UnreadableSettings,
 }
 
@@ -92,6 +94,7 @@ impl Engine {
             lingering: Arc::default(),
             loops: Mutex::default(),
             job_log: JobLog::default(),
+            collector: Collector::default(),
             unreadable_settings: UnreadableSettings::default(),
         }
     }
@@ -159,6 +162,11 @@ impl Engine {
         &self.job_log
     }
 
+    /// Counts what happens, for the statistics.
+    pub(crate) fn collector(&self) -> &Collector {
+        &self.collector
+    }
+
     /// Emits an event. The closure runs only if someone listens.
     pub fn emit(&self, event: impl FnOnce() -> Event) {
         self.events.emit(event);
@@ -210,9 +218,11 @@ impl Engine {
         &self.lingering
     }
 
-    /// Emits that jobs were stored, and remembers when they are due.
+    /// Emits and counts that jobs were stored, and remembers when they are due.
     pub fn enqueued<'a>(&self, jobs: impl Iterator<Item = &'a Job>, now: Timestamp) {
         for job in jobs {
+            self.collector
+                .count(&job.queue, now, |queue| queue.enqueued += 1);
             self.events.emit(|| Event::Job {
                 at: now,
                 job: JobRef::of(job),

@@ -6,6 +6,7 @@
 //!            free slots    times out, stops            batches
 //!
 //!  sweeper: ends attempts of dead workers     scheduler: fires schedules     janitor: removes old data
+//!  statistics: counts what happens, for all processes of a store
 //! ```
 //!
 //! Each loop is a struct with a config, a `run` that only loops, and a pass that does the work.
@@ -45,6 +46,7 @@ mod saturate;
 mod scheduler;
 mod slots;
 mod sources;
+mod statistics;
 mod sweeper;
 mod watchdog;
 mod worker;
@@ -69,6 +71,7 @@ pub use queue_settings::{QUEUE_SETTINGS, read_all_claim_settings, read_claim_set
 pub use recorder::Recorder;
 pub use scheduler::{ManualRun, Scheduler, SchedulerConfig, manual_run_job};
 pub use sources::{DiscoverConfig, QueueConfig};
+pub use statistics::{StatisticsSeries, StatisticsWriter, keep_writing_statistics};
 pub use sweeper::{Sweeper, SweeperConfig};
 pub use tokio_util::sync::CancellationToken;
 pub use watchdog::{Health, PATIENCE_DEFAULT};

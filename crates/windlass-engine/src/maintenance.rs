@@ -1,4 +1,5 @@
-//! The maintenance of a store without a worker: the sweeper, the scheduler and the janitor.
+//! The maintenance of a store without a worker: the sweeper, the scheduler, the janitor and the
+//! statistics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tracing::{info, warn};
 use crate::engine::Engine;
 use crate::janitor::{Janitor, JanitorConfig};
 use crate::scheduler::{Scheduler, SchedulerConfig};
+use crate::statistics::StatisticsWriter;
 use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 
@@ -46,8 +48,8 @@ impl MaintenanceConfig {
     }
 }
 
-/// Maintains a store until `stop`: ends attempts of dead workers, fires schedules and removes old
-/// data.
+/// Maintains a store until `stop`: ends attempts of dead workers, fires schedules, removes old data
+/// and writes statistics.
 pub async fn run_maintenance(
     engine: Arc<Engine>,
     config: MaintenanceConfig,
@@ -65,6 +67,7 @@ pub async fn run_maintenance(
     let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
     let scheduler = Arc::new(scheduler);
     let janitor = Arc::new(Janitor::new(Arc::clone(&engine), config.janitor));
+    let statistics = Arc::new(StatisticsWriter::new(Arc::clone(&engine)));
     let mut loops = JoinSet::new();
     let mut keep = |name: &str, run: Run| {
         let (engine, name) = (Arc::clone(&engine), format!("{} {name}", config.node));
@@ -85,9 +88,15 @@ pub async fn run_maintenance(
         "janitor",
         Box::new(move |pulse| Box::pin(Arc::clone(&janitor).run(until.clone(), pulse))),
     );
+    let (until, writer) = (stop.clone(), Arc::clone(&statistics));
+    keep(
+        "statistics",
+        Box::new(move |pulse| Box::pin(Arc::clone(&writer).run(until.clone(), pulse))),
+    );
     info!(node = config.node, "maintenance started");
     while loops.join_next().await.is_some() {}
     engine.job_log().finish(engine.now());
+    statistics.finish().await;
     if let Err(error) = engine.store().remove_node(&config.node).await {
         warn!(%error, "removing the node failed; it stays listed until it expires");
     }
@@ -150,7 +159,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(engine.health().len(), 3);
+        assert_eq!(engine.health().len(), 4);
         stop.cancel();
         kept.await.unwrap();
         assert!(engine.store().nodes().await.unwrap().is_empty());

@@ -198,6 +198,9 @@ impl Sweeper {
             let (reason, failures) = (DeadReason::Expired, job.failures);
             self.engine.job_log().expired(job, now);
             self.engine
+                .collector()
+                .count(&job.queue, now, |queue| queue.dead += 1);
+            self.engine
                 .emit_job(now, &JobRef::of(job), JobEvent::Dead { reason, failures });
         }
         Ok(())

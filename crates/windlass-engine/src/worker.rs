@@ -29,6 +29,7 @@ use crate::saturate::to_usize;
 use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::slots::Slots;
 use crate::sources::{DiscoverConfig, QueueConfig, Sources};
+use crate::statistics::StatisticsWriter;
 use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 use crate::worker_description::WorkerDescription;
@@ -75,7 +76,7 @@ pub struct WorkerConfig {
     pub patience: Duration,
     /// How long finished jobs and other data are kept.
     pub janitor: JanitorConfig,
-    /// Whether the worker fires schedules and removes old data. Set it to false if
+    /// Whether the worker fires schedules, removes old data and writes statistics. Set it to false if
     /// [`run_maintenance`](crate::run_maintenance) runs in the same process. True.
     pub runs_maintenance: bool,
 }
@@ -167,6 +168,7 @@ pub struct Worker {
     pub(crate) sweeper: Arc<Sweeper>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) janitor: Arc<Janitor>,
+    statistics: Arc<StatisticsWriter>,
     no_claims: CancellationToken,
 }
 
@@ -211,6 +213,7 @@ impl Worker {
         let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config, total));
         let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
         let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
+        let statistics = StatisticsWriter::new(Arc::clone(&engine));
         Ok(Worker {
             engine,
             slots,
@@ -222,6 +225,7 @@ impl Worker {
             sweeper: Arc::new(sweeper),
             scheduler: Arc::new(scheduler),
             janitor: Arc::new(janitor),
+            statistics: Arc::new(statistics),
             no_claims,
             config,
         })
@@ -322,6 +326,7 @@ impl Worker {
                 "the store did not accept the last outcomes; their leases expire"
             );
         }
+        self.statistics.finish().await;
         let removed = self.engine.store().remove_node(self.config.name.as_str());
         match self.with_timeout(STORE_TIMEOUT, removed).await {
             Some(Ok(())) => {}
@@ -413,6 +418,10 @@ impl Worker {
         let (janitor, until) = (Arc::clone(&self.janitor), self.no_claims.clone());
         self.spawn_loop(&mut loops, "janitor", move |pulse| {
             Arc::clone(&janitor).run(until.clone(), pulse)
+        });
+        let (statistics, until) = (Arc::clone(&self.statistics), self.no_claims.clone());
+        self.spawn_loop(&mut loops, "statistics", move |pulse| {
+            Arc::clone(&statistics).run(until.clone(), pulse)
         });
         loops
     }

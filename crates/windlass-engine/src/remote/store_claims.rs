@@ -22,7 +22,6 @@ use windlass_store::{Claim, ClaimRetry, Renewed, WorkerLocation};
 
 use super::claim::CheckedClaim;
 use super::{Remote, RemoteError};
-use crate::event::JobRef;
 use crate::queue_settings::OperatorSettings;
 use crate::saturate::{to_u32, to_usize};
 
@@ -185,8 +184,7 @@ impl<'a> StoreClaims<'a> {
         self.remote.attempt_times.claimed(&claimed.jobs, now, began);
         for job in &claimed.jobs {
             self.remote.engine.emit_claimed(job, now);
-            let named = JobRef::of(job);
-            self.remote.engine.emit_started(&named, now);
+            self.remote.engine.emit_started(job, now);
         }
         shorten_leases(self.remote, &mut claimed.jobs).await;
         let full = claimed.jobs.len() >= to_usize(free);

@@ -18,5 +18,6 @@ mod remote;
 mod schedules;
 mod simulation;
 mod spans;
+mod statistics;
 mod turns;
 mod vectors;
