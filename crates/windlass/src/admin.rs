@@ -11,7 +11,7 @@
 //! | change many jobs | [`Client::change_many`] |
 //! | settle a lost at-most-once job | [`Client::resolve`] |
 //! | limit or pause a queue | [`Client::set_queue`], [`Client::pause_queue`], [`Client::resume_queue`] |
-//! | watch the system | [`Client::counts`], [`Client::nodes`], [`Client::health`] |
+//! | watch the system | [`Client::counts`], [`Client::statistics`], [`Client::nodes`], [`Client::health`] |
 //!
 //! This program finds all dead jobs and runs them again:
 //!
@@ -51,6 +51,11 @@ use std::sync::Arc;
 #[doc(inline)]
 pub use windlass_core::fairness::{ClaimSettings, QueueSettings, Rate};
 #[doc(inline)]
+pub use windlass_core::statistics::{
+    AttemptCount, Histogram, Period as StatisticsPeriod, QueueStatistics, Statistics,
+    StatisticsRange,
+};
+#[doc(inline)]
 pub use windlass_core::{
     AttemptError, Concurrency, Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Finish,
     Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate, PayloadMatch, QueueName, Reason,
@@ -58,7 +63,9 @@ pub use windlass_core::{
     Timeout, Unique, Verdict, WorkerName,
 };
 #[doc(inline)]
-pub use windlass_engine::{Engine, Handler as AttemptHandler, Health, Running as RunningHandler};
+pub use windlass_engine::{
+    Engine, Handler as AttemptHandler, Health, Running as RunningHandler, StatisticsSeries,
+};
 #[doc(inline)]
 pub use windlass_store::{
     Change, Changed, Counts, EnqueueMode, Listed, Node, Page, Pause, QueueLimits,

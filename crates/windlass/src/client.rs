@@ -6,6 +6,7 @@ mod jobs;
 mod queue;
 mod schedule;
 mod search;
+mod statistics;
 mod why;
 
 use std::collections::BTreeMap;

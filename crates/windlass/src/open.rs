@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, PoisonError, Weak};
 
 use tokio::sync::Mutex;
 use windlass_core::{Invalid, Timestamp};
-use windlass_engine::{Clock, Engine, Ids, Recorder, SystemClock};
+use windlass_engine::{Clock, Engine, Ids, Recorder, SystemClock, keep_writing_statistics};
 use windlass_memory::MemoryStore;
 use windlass_store::Store;
 
@@ -72,7 +72,10 @@ async fn engine(url: &str, recorder: Option<Arc<dyn Recorder>>) -> Result<Arc<En
     let ids = Ids::unpredictable();
     let store = store(url, SystemClock::new().now(), &ids).await?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::of_store(&store).await?);
-    Ok(Arc::new(Engine::with_recorder(store, clock, ids, recorder)))
+    let engine = Arc::new(Engine::with_recorder(store, clock, ids, recorder));
+    // Not only workers write statistics: a process that only enqueues jobs counts them too.
+    tokio::spawn(keep_writing_statistics(Arc::downgrade(&engine)));
+    Ok(engine)
 }
 
 /// Opens the driver that a URL names. A new driver gets an arm here and a feature in the manifest.

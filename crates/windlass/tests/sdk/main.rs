@@ -16,5 +16,6 @@ mod metrics;
 mod operate;
 mod rules;
 mod schedules;
+mod statistics;
 mod support;
 mod workers;
