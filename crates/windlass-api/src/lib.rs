@@ -23,6 +23,7 @@ mod read;
 mod retry;
 mod schedule;
 mod settle;
+mod statistics;
 mod strict;
 mod system;
 mod value;
@@ -75,6 +76,10 @@ pub use schedule::{
 pub use settle::{
     AttemptOutcome, ErrorCauses, ErrorText, OutcomeWord, Outcomes, ReportedOutcome, SettleAnswer,
     SettleStatus, Settled,
+};
+pub use statistics::{
+    Activity, AttemptSplit, QueueActivity, Statistics, StatisticsParams, StatisticsPoint,
+    TimePercentiles,
 };
 pub use strict::{Malformed, body_text};
 pub use system::{ServerStatus, StatusWord};

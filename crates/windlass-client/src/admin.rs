@@ -1,8 +1,9 @@
-//! Methods for keys, secrets, the audit log, policies, health and metrics.
+//! Methods for keys, secrets, the audit log, policies, statistics, health and metrics.
 
 use windlass_api::{
     AuditParams, AuditRecord, CreatedKey, ExplainParams, ExplainRequest, Key, NamedPolicy, NewKey,
-    NewSecret, Page, PolicyExplanation, Rotated, Secret, ServerStatus, VerifiedAudit, VerifyParams,
+    NewSecret, Page, PolicyExplanation, Rotated, Secret, ServerStatus, Statistics,
+    StatisticsParams, VerifiedAudit, VerifyParams,
 };
 use windlass_core::retry::Preset;
 
@@ -104,6 +105,12 @@ impl Client {
     ) -> Result<PolicyExplanation, Error> {
         let call = Call::new(Method::Post, &["policies", "explain"]).repeatable();
         self.send_json(call.body(request)?).await
+    }
+
+    /// Returns what happened in a range of time, in steps: of one queue, or of all.
+    pub async fn statistics(&self, params: &StatisticsParams) -> Result<Statistics, Error> {
+        let call = Call::new(Method::Get, &["stats"]);
+        self.send_json(call.query(params)).await
     }
 
     /// Returns whether the server is ready, and its problems if not. A server that is not ready is not

@@ -14,6 +14,7 @@ mod policies;
 mod queues;
 mod schedules;
 mod secrets;
+mod statistics;
 mod system;
 mod workers;
 
@@ -245,6 +246,7 @@ pub(crate) fn table() -> Vec<Route> {
     all.extend(events::routes());
     all.extend(keys::routes());
     all.extend(secrets::routes());
+    all.extend(statistics::routes());
     all.extend(audit::routes());
     all.extend(system::routes());
     all

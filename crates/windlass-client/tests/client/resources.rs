@@ -3,7 +3,7 @@
 use windlass_client::Error;
 use windlass_client::api::{
     AuditParams, BoundedInt, CreateQueue, DurationText, ExplainParams, ExplainRequest, NewKey,
-    NewSecret, PauseQueue, Retry, Scope, StatusWord, Text,
+    NewSecret, PauseQueue, Retry, Scope, StatisticsParams, StatusWord, Text,
 };
 use windlass_core::QueueName;
 use windlass_core::retry::Preset;
@@ -190,6 +190,28 @@ async fn queues_are_set_up_paused_and_listed() {
         .map(|one| one.name)
         .collect();
     assert_eq!(names, [mail]);
+}
+
+#[tokio::test]
+async fn statistics_are_read_for_a_range_and_a_queue() {
+    let server = Server::start().await;
+    let minute = DurationText(std::time::Duration::from_secs(60));
+    let params = StatisticsParams {
+        step: Some(minute),
+        queue: Some(queue("mail")),
+        ..StatisticsParams::default()
+    };
+    let statistics = server.client().statistics(&params).await.unwrap();
+    assert_eq!(statistics.step, minute);
+    assert!(statistics.data.is_empty() && statistics.queues.is_empty());
+    assert_eq!(statistics.totals.wait.p50_ms, None);
+    let backwards = StatisticsParams {
+        from: Some(statistics.to),
+        to: Some(statistics.from),
+        ..params
+    };
+    let refused = server.client().statistics(&backwards).await.unwrap_err();
+    assert_eq!(refused.problem().unwrap().status, 422);
 }
 
 #[tokio::test]

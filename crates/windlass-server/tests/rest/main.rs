@@ -30,6 +30,7 @@ mod queues;
 mod refused;
 mod schedules;
 mod signing;
+mod statistics;
 mod support;
 mod system;
 mod unreadable;
