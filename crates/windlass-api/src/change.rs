@@ -6,13 +6,7 @@ use windlass_core::{Consent, JobId, QueueName, Timestamp};
 
 use crate::read::request;
 use crate::value::instant_or_delay;
-use crate::{
-    Body, BoundedInt, Checks, DurationText, JobFilter, JobState, Json, List, Millis, PageCursor,
-    some_even_if_null,
-};
-
-/// How many jobs one batch changes if the request gives no `limit`.
-const BATCH_DEFAULT: usize = 100;
+use crate::{Body, Checks, DurationText, Json, List, Millis, some_even_if_null};
 
 request! {
     /// Changes to a waiting job. Fields that are not given keep their value.
@@ -77,6 +71,16 @@ pub enum FailureCount {
     Keep,
 }
 
+impl From<&windlass_core::BulkRevival> for FailureCount {
+    fn from(revival: &windlass_core::BulkRevival) -> Self {
+        if revival.keep_failures {
+            FailureCount::Keep
+        } else {
+            FailureCount::Reset
+        }
+    }
+}
+
 impl Body for Revival {
     type Checked = windlass_core::Revival;
 
@@ -89,6 +93,7 @@ impl Body for Revival {
             },
             run_at: instant_or_delay(checks, ("run_at", self.run_at), delay),
             payload: self.payload.map(|payload| payload.0),
+            payload_patch: None,
             consent: match self.force {
                 Some(true) => Consent::MayRunTwice,
                 Some(false) | None => Consent::NotGiven,
@@ -98,122 +103,19 @@ impl Body for Revival {
 }
 
 request! {
-    /// Waiting jobs to make due now: give either `filter` or `ids`.
-    pub struct RunNowByFilter {
-        /// Selects retries that match all conditions. At least one condition is required.
-        #[schemars(example = serde_json::json!({"queue": "default"}))]
-        pub filter: JobFilter,
-        /// Selects jobs by id: 1 to 1000.
+    /// Waiting jobs to make due now.
+    pub struct RunNow {
+        /// Ids of the jobs: 1 to 1000.
+        #[schemars(required)]
         pub ids: List<JobId, 1, 1000>,
-        /// Most jobs to change in one request. Default: 100.
-        pub limit: BoundedInt<1, 1000>,
-        /// Cursor of the next batch: the `next_cursor` of the previous response.
-        pub cursor: PageCursor<JobId>,
     }
 }
 
-request! {
-    /// Dead jobs to revive, and how: give either `filter` or `ids`.
-    pub struct ReviveByFilter {
-        /// Selects dead jobs that match all conditions. At least one condition is required.
-        #[schemars(example = serde_json::json!({"queue": "default"}))]
-        pub filter: JobFilter,
-        /// Selects jobs by id: 1 to 1000.
-        pub ids: List<JobId, 1, 1000>,
-        /// Most jobs to change in one request. Default: 100.
-        pub limit: BoundedInt<1, 1000>,
-        /// Cursor of the next batch: the `next_cursor` of the previous response.
-        pub cursor: PageCursor<JobId>,
-        /// What happens to the failure count of each job. Default: `reset`.
-        pub failures: FailureCount,
-        /// Earliest start of the next attempt. Default: now. Excludes `delay`.
-        pub run_at: Timestamp,
-        /// Earliest start, counted from now. Excludes `run_at`.
-        pub delay: DurationText,
-        /// `delay` in milliseconds.
-        pub delay_ms: Millis,
-        /// New payload of every job. Default: each job keeps its payload.
-        #[serde(default, deserialize_with = "some_even_if_null")]
-        pub payload: Json,
-        /// Also revive at-most-once jobs that were lost and may have run. Default: `false`.
-        pub force: bool,
-    }
-}
+impl Body for RunNow {
+    type Checked = Vec<JobId>;
 
-/// The jobs of one batch, selected by a filter or by ids.
-#[derive(Debug, Clone)]
-pub struct JobBatch {
-    /// The filter. Empty if `ids` is given.
-    pub filter: JobFilter,
-    /// The ids.
-    pub ids: Option<Vec<JobId>>,
-    /// The most jobs to change.
-    pub limit: usize,
-    /// The last job of the previous batch.
-    pub after: Option<JobId>,
-}
-
-impl Body for RunNowByFilter {
-    type Checked = JobBatch;
-
-    fn check(self, checks: &mut Checks) -> Option<JobBatch> {
-        let filter = self.filter.unwrap_or_default();
-        let filter = checks.within("filter", |checks| filter.check(checks))?;
-        if filter.is_empty() == self.ids.is_none() && !checks.is_refused("filter") {
-            let rule = if self.ids.is_some() {
-                "and `ids` exclude each other: give one of them"
-            } else {
-                "must have at least one condition, unless `ids` is given"
-            };
-            checks.refuse("filter", rule);
-        }
-        Some(JobBatch {
-            filter,
-            ids: self.ids.map(|ids| ids.0),
-            limit: self.limit.map_or(BATCH_DEFAULT, BoundedInt::to),
-            after: self.cursor.map(|after| after.0),
-        })
-    }
-}
-
-impl Body for ReviveByFilter {
-    type Checked = (JobBatch, windlass_core::Revival);
-
-    fn check(self, checks: &mut Checks) -> Option<(JobBatch, windlass_core::Revival)> {
-        let batch = RunNowByFilter {
-            filter: self.filter,
-            ids: self.ids,
-            limit: self.limit,
-            cursor: self.cursor,
-        };
-        let revival = Revival {
-            failures: self.failures,
-            run_at: self.run_at,
-            delay: self.delay,
-            delay_ms: self.delay_ms,
-            payload: self.payload,
-            force: self.force,
-        };
-        let (batch, revival) = (batch.check(checks), revival.check(checks));
-        let filter = DeadFilter(batch.as_ref()?.filter.clone());
-        checks.within("filter", |checks| filter.check(checks));
-        Some((batch?, revival?))
-    }
-}
-
-/// A filter of dead jobs.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct DeadFilter(pub JobFilter);
-
-impl Body for DeadFilter {
-    type Checked = JobFilter;
-
-    fn check(self, checks: &mut Checks) -> Option<JobFilter> {
-        if self.0.state.is_some_and(|state| state != JobState::Dead) {
-            checks.refuse("state", "must be `dead` or omitted");
-        }
-        self.0.check(checks)
+    fn check(self, checks: &mut Checks) -> Option<Vec<JobId>> {
+        Some(checks.required("ids", self.ids)?.0)
     }
 }
 
@@ -271,15 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_needs_a_filter_or_ids() {
-        for text in ["{}", r#"{"filter":{}}"#, r#"{"filter":null}"#] {
-            assert_eq!(refused::<RunNowByFilter>(text), ["filter"], "{text}");
-        }
-        let wrong = r#"{"filter":{"state":"ready"},"limit":0,"force":1}"#;
-        let mut fields = refused::<ReviveByFilter>(wrong);
-        fields.sort();
-        assert_eq!(fields, ["filter.state", "force", "limit"]);
-        let (batch, _) = read_body::<ReviveByFilter>(r#"{"filter":{"queue":"q"}}"#, now()).unwrap();
-        assert_eq!(batch.filter.queue.unwrap().as_str(), "q");
+    fn a_batch_needs_ids() {
+        assert_eq!(refused::<RunNow>("{}"), ["ids"]);
+        assert_eq!(refused::<RunNow>(r#"{"ids":[]}"#), ["ids"]);
+        let id = JobId::from_u128(7);
+        let ids = read_body::<RunNow>(&format!(r#"{{"ids":["{id}"]}}"#), now()).unwrap();
+        assert_eq!(ids, [id]);
     }
 }

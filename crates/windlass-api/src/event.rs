@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use windlass_core::{JobId, Kind, QueueName, ScheduleId, ScheduleName, Timestamp, string_enum};
+use windlass_core::{
+    ActionId, Fingerprint, JobId, Kind, QueueName, ScheduleId, ScheduleName, Timestamp, string_enum,
+};
 
 use crate::{Count, plain_body};
 
-/// Something that happened to a job or schedule. The other fields depend on `event`.
+/// Something that happened to a job, a schedule or a bulk action. The other fields depend on `event`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// What happened.
@@ -70,9 +72,17 @@ pub struct Event {
     /// Number of skipped occurrences (`skipped`) or missed events (`missed`). Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<Count>,
-    /// Why the occurrences were skipped. Only in `skipped`.
+    /// Why the occurrences were skipped (`skipped`), or why the replay stopped itself
+    /// (`replay_stopped`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Fingerprint of the cause. Only in `failure_group_created`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
+    /// Id of the replay or bulk action. Only in `replay_stopped`, `replay_finished` and
+    /// `bulk_action_finished`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action_id: Option<ActionId>,
 }
 
 /// The name of an event.
@@ -105,6 +115,14 @@ pub enum EventName {
     Dead,
     /// An operator revived the job.
     Revived,
+    /// The job failed with a cause that its queue and kind did not have in the last 24 hours.
+    FailureGroupCreated,
+    /// A replay stopped itself.
+    ReplayStopped,
+    /// A replay finished.
+    ReplayFinished,
+    /// A bulk action finished.
+    BulkActionFinished,
     /// An occurrence of a schedule created a job.
     Fired,
     /// Occurrences of a schedule were skipped.
@@ -128,6 +146,10 @@ string_enum!(EventName {
     Cancelled = "cancelled",
     Dead = "dead",
     Revived = "revived",
+    FailureGroupCreated = "failure_group_created",
+    ReplayStopped = "replay_stopped",
+    ReplayFinished = "replay_finished",
+    BulkActionFinished = "bulk_action_finished",
     Fired = "fired",
     Skipped = "skipped",
     Missed = "missed",

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::{
-    AttemptError, DeadReason, Delivery, FinalState, JobId, Key, Kind, Outcome, Payload, QueueName,
-    ScheduleId, State, StateDetails, Tag, Timestamp, WorkerName,
+    ActionId, AttemptError, DeadReason, Delivery, FinalState, Fingerprint, JobId, Key, Kind,
+    Outcome, Payload, QueueName, ScheduleId, State, StateDetails, Tag, Timestamp, WorkerName,
 };
 
 use crate::read::request;
@@ -131,6 +131,10 @@ pub struct Job {
     pub error_withheld: bool,
     /// When the last failed attempt ended.
     pub failed_at: Option<Timestamp>,
+    /// Fingerprint of the cause of the last failure. Absent if the job has not failed since it was
+    /// created or revived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
     /// When the job was created.
     pub created_at: Timestamp,
     /// When the last attempt started.
@@ -149,6 +153,12 @@ pub struct Job {
     pub scheduled_for: Option<Timestamp>,
     /// True if the job was cancelled while it runs. Its worker is asked to stop it.
     pub cancel_requested: bool,
+    /// Id of the replay that last revived the job. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revived_by: Option<ActionId>,
+    /// Id of the last bulk action or replay that changed the job. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_action: Option<ActionId>,
 }
 
 impl Job {
@@ -204,6 +214,7 @@ impl Job {
             last_error: error.filter(|_| !withheld).map(AttemptError::to_string),
             error_withheld: withheld && error.is_some(),
             failed_at: job.failed_at,
+            fingerprint: job.fingerprint,
             created_at: job.created_at,
             started_at: job.started_at,
             finished_at,
@@ -216,6 +227,8 @@ impl Job {
             schedule_id: job.occurrence.map(|occurrence| occurrence.schedule_id),
             scheduled_for: job.occurrence.map(|occurrence| occurrence.scheduled_for),
             cancel_requested,
+            revived_by: job.interventions.revived.and_then(|revived| revived.by),
+            last_action: job.interventions.last_action,
         }
     }
 }
@@ -295,20 +308,24 @@ impl BulkAnswer {
     }
 }
 
-/// A page of jobs, newest first.
+/// A page of jobs.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct JobPage {
     /// The jobs.
     pub data: Vec<Job>,
     /// Cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
-    /// How many jobs the server read for this page. Only if a filter has no index.
+    /// How many jobs the server examined for this page. Only if a filter has no index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned: Option<usize>,
-    /// Creation time of the last job that the server read for this page. Only if a filter has no
-    /// index.
+    /// How far the server came: creation time of the last job that it examined, or the time at
+    /// which it finished if the list is sorted by that. Only if a filter has no index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned_until: Option<Timestamp>,
+    /// Whether the server examined all jobs, so that this is the last page. Only if a filter has no
+    /// index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<bool>,
 }
 
 /// An attempt of a job that has ended.
@@ -368,45 +385,6 @@ pub struct BatchAnswer {
     pub conflicts: usize,
     /// Jobs in `ids` that the server cannot read (`job_unreadable`).
     pub unreadable: Vec<JobId>,
-    /// Number of jobs that the server read.
-    pub scanned: usize,
-    /// Cursor of the next batch. Null if this was the last one.
-    pub next_cursor: Option<String>,
-}
-
-/// Dead jobs that failed in the same way.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct DeadGroup {
-    /// Fingerprint of the error. Use it as the filter `fingerprint`.
-    pub fingerprint: String,
-    /// Kind of the jobs.
-    pub kind: Kind,
-    /// The error without variable parts such as ids and numbers. Null if the key lacks the scope
-    /// `read-payload`.
-    pub pattern: Option<String>,
-    /// Number of jobs in the group.
-    pub count: usize,
-    /// Id of one of the jobs.
-    pub example: JobId,
-    /// When the first of the jobs died.
-    pub first_at: Timestamp,
-    /// When the last of the jobs died.
-    pub last_at: Timestamp,
-    /// Number of jobs by the reason for which they are dead.
-    pub reasons: BTreeMap<DeadReason, usize>,
-}
-
-/// Groups of dead jobs, the largest first.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct DeadGroups {
-    /// The groups.
-    pub data: Vec<DeadGroup>,
-    /// Always null: all groups are on one page.
-    pub next_cursor: Option<String>,
-    /// Number of dead jobs that the server read, at most 10,000.
-    pub scanned: usize,
-    /// Whether the server read all dead jobs.
-    pub complete: bool,
 }
 
 request! {

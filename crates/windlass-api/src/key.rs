@@ -21,7 +21,7 @@ pub enum Scope {
     Read,
     /// Read payloads, results and error texts too. Includes `read`.
     ReadPayload,
-    /// Change jobs, queues and schedules: cancel, revive, pause, edit, purge.
+    /// Change jobs, queues and schedules: cancel, revive, pause, edit, delete, replay.
     Operate,
     /// Manage keys, secrets and the audit log. Includes all other scopes.
     Admin,

@@ -4,11 +4,13 @@
 //! so that they mean the same in every interface. The doc comments of the types are the
 //! descriptions in `openapi.json`. The crate does no I/O.
 
+mod action;
 mod audit;
 mod bulk;
 mod change;
 mod claim;
 mod event;
+mod failures;
 mod filter;
 mod form;
 mod job;
@@ -20,6 +22,7 @@ mod problem;
 mod query;
 mod queue;
 mod read;
+mod replay;
 mod retry;
 mod schedule;
 mod settle;
@@ -29,31 +32,34 @@ mod system;
 mod value;
 mod why;
 
+pub use action::{
+    ActionPreview, BulkAction, BulkActionAnswer, BulkActionFields, BulkActionName,
+    CheckedBulkAction, FieldChange, ItemFailure, JobDiff, JobPatch, NewBulkAction, Reason,
+};
 pub use audit::{
     AuditPage, AuditParams, AuditRecord, ReplacedPayload, VerifiedAudit, VerifyParams,
 };
 pub use bulk::{Bulk, BulkMode, CheckedBulk};
-pub use change::{
-    DeadFilter, Edit, FailureCount, JobBatch, Revival, ReviveByFilter, RunNowByFilter,
-};
+pub use change::{Edit, FailureCount, Revival, RunNow};
 pub use claim::{
     AttemptNumber, CheckedClaim, CheckedProgress, CheckedRenewal, Claim, ClaimAnswer, ClaimOrder,
     LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
     Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
 };
 pub use event::{Event, EventName, EventParams};
-pub use filter::JobFilter;
+pub use failures::{FailingState, FailureGroup, FailureParams, FailureSample};
+pub use filter::{DeadFilter, JobFilter, JobOrder, ListParams};
 pub use form::{
     CompletedJob, Completion, CompletionOutcome, Created, FormDelivery, FormSchedule, FormView,
     JobOrForm, NewJobOrForm, SchedulerForm,
 };
 pub use job::{
-    Attempt, AttemptStatus, BatchAnswer, BulkAnswer, BulkResult, Content, CreatedJob, DeadGroup,
-    DeadGroups, FormAttempt, HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
+    Attempt, AttemptStatus, BatchAnswer, BulkAnswer, BulkResult, Content, CreatedJob, FormAttempt,
+    HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
-pub use page::{Cursor, Page, PageCursor, PageParams, Position};
+pub use page::{Cursor, JobPosition, Page, PageCursor, PageParams, Position};
 pub use policy::{
     AttemptForecast, ExplainParams, ExplainRequest, HerdSecond, NamedPolicy, PolicyExplanation,
     Range,
@@ -61,12 +67,13 @@ pub use policy::{
 pub use problem::{FieldProblem, Problem, pointer_of};
 pub use query::query_pairs;
 pub use queue::{
-    CreateQueue, FetchRatio, LastMinute, PauseQueue, PurgeQueue, PurgedState, Queue, QueueCounts,
-    QueuePause, QueueRate, QueueSettings,
+    CreateQueue, FetchRatio, LastMinute, PauseQueue, Queue, QueueCounts, QueuePause, QueueRate,
+    QueueSettings,
 };
 pub use read::{
     Body, BodyRefused, Checks, PROBLEMS_MAX, Param, params, read_body, read_body_with, read_query,
 };
+pub use replay::{Canary, CheckedReplay, NewReplay, Replay, ReplayAnswer, StopRules};
 pub use retry::{Backoff, BackoffType, Jitter, JitterObject, JitterType, Policy, Retry};
 pub use schedule::{
     Backfill, BackfillAnswer, BackfillRange, CheckedPreview, Firing, NewSchedule, Occurrence,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use windlass_core::{Invalid, JobId};
+use windlass_core::{ActionId, Invalid, JobId, Timestamp};
 
 use crate::BoundedInt;
 
@@ -92,6 +92,46 @@ impl Position for JobId {
     }
 }
 
+/// A position in a list of jobs, which is sorted by creation or by the time of the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobPosition {
+    /// When the job finished; `None` in a list by creation.
+    pub finished_at: Option<Timestamp>,
+    /// The job.
+    pub id: JobId,
+}
+
+impl Position for JobPosition {
+    fn to_cursor(&self) -> Cursor {
+        match self.finished_at {
+            Some(finished_at) => Cursor::Finished(finished_at, self.id),
+            None => Cursor::Job(self.id),
+        }
+    }
+
+    fn from_cursor(cursor: Cursor) -> Option<Self> {
+        let (finished_at, id) = match cursor {
+            Cursor::Job(id) => (None, id),
+            Cursor::Finished(finished_at, id) => (Some(finished_at), id),
+            _ => return None,
+        };
+        Some(JobPosition { finished_at, id })
+    }
+}
+
+impl Position for ActionId {
+    fn to_cursor(&self) -> Cursor {
+        Cursor::Name(self.to_string())
+    }
+
+    fn from_cursor(cursor: Cursor) -> Option<Self> {
+        match cursor {
+            Cursor::Name(id) => id.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
 impl Position for u64 {
     fn to_cursor(&self) -> Cursor {
         Cursor::Number(*self)
@@ -163,6 +203,8 @@ impl<C> JsonSchema for PageCursor<C> {
 pub enum Cursor {
     /// After this job.
     Job(JobId),
+    /// After this job, which finished at this time.
+    Finished(Timestamp, JobId),
     /// After this number or time.
     Number(u64),
     /// After this name.
@@ -187,6 +229,9 @@ impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cursor::Job(id) => write!(f, "j{:032x}", id.as_u128()),
+            Cursor::Finished(at, id) => {
+                write!(f, "f{:016x}{:032x}", at.as_micros(), id.as_u128())
+            }
             Cursor::Number(number) => write!(f, "p{number:016x}"),
             Cursor::Name(name) => write!(f, "n{}", HEXLOWER.encode(name.as_bytes())),
         }
@@ -205,12 +250,21 @@ impl FromStr for Cursor {
         let job = || u128::from_str_radix(read('j').filter(|digits| digits.len() == 32)?, 16).ok();
         let number =
             || u64::from_str_radix(read('p').filter(|digits| digits.len() == 16)?, 16).ok();
+        let finished = || {
+            let digits = read('f').filter(|digits| digits.len() == 48)?;
+            let (micros, id) = digits.split_at(16);
+            let micros = u64::from_str_radix(micros, 16).ok()?.cast_signed();
+            let id = u128::from_str_radix(id, 16).ok()?;
+            let finished_at = Timestamp::from_micros(micros)?;
+            Some(Cursor::Finished(finished_at, JobId::from_u128(id)))
+        };
         let name = || {
             let bytes = HEXLOWER_PERMISSIVE.decode(read('n')?.as_bytes()).ok()?;
             String::from_utf8(bytes).ok()
         };
         let job = job().map(|bits| Cursor::Job(JobId::from_u128(bits)));
         let cursor = job.or_else(|| number().map(Cursor::Number));
+        let cursor = cursor.or_else(finished);
         let cursor = cursor.or_else(|| name().map(Cursor::Name));
         cursor.ok_or_else(wrong_list)
     }
@@ -226,6 +280,9 @@ mod tests {
         for cursor in [
             Cursor::Job(JobId::from_u128(u128::MAX)),
             Cursor::Job(JobId::from_u128(7)),
+            Cursor::Finished(Timestamp::UNIX_EPOCH, JobId::from_u128(7)),
+            Cursor::Finished(Timestamp::MAX, JobId::from_u128(u128::MAX)),
+            Cursor::Finished(Timestamp::MIN, JobId::from_u128(0)),
             Cursor::Number(0),
             Cursor::Number(u64::MAX),
             Cursor::Name(String::new()),
@@ -255,12 +312,13 @@ mod tests {
         assert_eq!(Cursor::number(&number.to_string()), Ok(3));
         assert!(Cursor::number(&job.to_string()).is_err());
         assert_eq!(JobId::from_cursor(job), Some(JobId::from_u128(7)));
-        assert_eq!(String::from_cursor(number), None);
+        assert_eq!(String::from_cursor(number.clone()), None);
+        assert_eq!(JobPosition::from_cursor(number), None);
     }
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_is_read_is_what_was_written(text in "[jpn]?[0-9a-fA-FxX+é-]{0,40}", bits: u128) {
+        fn no_text_panics_and_what_is_read_is_what_was_written(text in "[jpnf]?[0-9a-fA-FxX+é-]{0,40}", bits: u128) {
             if let Ok(cursor) = text.parse::<Cursor>() {
                 prop_assert_eq!(cursor.to_string(), text.to_lowercase());
             }

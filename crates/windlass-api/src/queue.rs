@@ -3,13 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use windlass_core::fairness::{self, ClaimSettings, Rate, Ratio, WEIGHT_MAX};
-use windlass_core::{JobId, QueueName, Timestamp, string_enum};
+use windlass_core::{QueueName, Timestamp};
 
 use crate::read::request;
 use crate::value::{Count, either_duration};
-use crate::{
-    Body, BoundedInt, Checks, DurationText, JobState, Millis, PageCursor, Retry, Text, plain_body,
-};
+use crate::{Body, BoundedInt, Checks, DurationText, Millis, Retry, Text, plain_body};
 
 /// A number that is at least 1.
 type AtLeastOne = BoundedInt<1, { u32::MAX as i64 }>;
@@ -263,56 +261,6 @@ plain_body!(PauseQueue);
 pub struct CreateQueue {
     /// Create the queue if it does not exist. Otherwise, the response is 404. Default: `false`.
     pub create: Option<bool>,
-}
-
-/// Finished jobs to remove from a queue.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PurgeQueue {
-    /// Remove jobs in this state.
-    #[schemars(required)]
-    pub state: Option<PurgedState>,
-    /// Only remove jobs that finished before this time.
-    pub finished_before: Option<Timestamp>,
-    /// Most jobs to remove in one request. Default: 1000.
-    pub limit: Option<BoundedInt<1, 1000>>,
-    /// Cursor of the next batch: the `next_cursor` of the previous response.
-    pub cursor: Option<PageCursor<JobId>>,
-}
-
-/// A state in which jobs can be removed.
-#[derive(Debug, Clone, Copy)]
-pub enum PurgedState {
-    /// Succeeded.
-    Succeeded,
-    /// Dead.
-    Dead,
-    /// Cancelled.
-    Cancelled,
-}
-
-string_enum!(PurgedState {
-    Succeeded = "succeeded",
-    Dead = "dead",
-    Cancelled = "cancelled",
-});
-
-impl From<PurgedState> for JobState {
-    fn from(state: PurgedState) -> Self {
-        match state {
-            PurgedState::Succeeded => JobState::Succeeded,
-            PurgedState::Dead => JobState::Dead,
-            PurgedState::Cancelled => JobState::Cancelled,
-        }
-    }
-}
-
-impl Body for PurgeQueue {
-    type Checked = (PurgedState, Self);
-
-    fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
-        Some((checks.required("state", self.state)?, self))
-    }
 }
 
 crate::plain_body!(CreateQueue);

@@ -1,7 +1,7 @@
 //! What a command works on: a running server, or a store that the command opens itself.
 //!
-//! `keys`, `secrets` and `audit` have code for both. `jobs` and `queues` only send requests: for an
-//! opened store, to a REST API inside this process.
+//! `keys`, `secrets` and `audit` have code for both. The commands about jobs and queues only send
+//! requests: for an opened store, to a REST API inside this process.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -105,7 +105,24 @@ pub(crate) struct ApiArgs {
 /// A client of the REST API, and the API itself if this process serves it.
 pub(crate) struct Api {
     client: windlass_client::Client,
-    loopback: Option<Loopback>,
+    served: Option<Served>,
+}
+
+/// The REST API that this process serves to itself.
+struct Served {
+    loopback: Loopback,
+    store: Client,
+    is_embedded: bool,
+}
+
+/// Who carries on the bulk actions and replays that a command starts.
+pub(crate) enum Runner<'a> {
+    /// The server that the command sends requests to.
+    Server,
+    /// This process: no other process can have the store open.
+    ThisProcess(&'a Client),
+    /// Any worker or server of the store.
+    OtherProcesses(&'a Client),
 }
 
 impl ApiArgs {
@@ -127,9 +144,8 @@ impl ApiArgs {
             Some(url) => url,
             None => url_of(&config.load()?),
         };
-        let client = client_of(&url)?;
-        let loopback = None;
-        Ok(Api { client, loopback })
+        let (client, served) = (client_of(&url)?, None);
+        Ok(Api { client, served })
     }
 }
 
@@ -142,11 +158,16 @@ async fn open(config: &ConfigArgs) -> anyhow::Result<Api> {
         ),
         _ => error,
     })?;
-    let loopback = Loopback::start(&config, store).await?;
+    let is_embedded = config.keeps_one_server();
+    let loopback = Loopback::start(&config, store.clone()).await?;
     let client = windlass_client::Client::builder(loopback.url()).key(loopback.key());
     Ok(Api {
         client: client.build()?,
-        loopback: Some(loopback),
+        served: Some(Served {
+            loopback,
+            store,
+            is_embedded,
+        }),
     })
 }
 
@@ -155,10 +176,19 @@ impl Api {
         &self.client
     }
 
+    /// Returns who carries on bulk actions and replays.
+    pub(crate) fn runner(&self) -> Runner<'_> {
+        match &self.served {
+            None => Runner::Server,
+            Some(served) if served.is_embedded => Runner::ThisProcess(&served.store),
+            Some(served) => Runner::OtherProcesses(&served.store),
+        }
+    }
+
     /// Closes the store, if this process opened it.
     pub(crate) async fn close(self) {
-        if let Some(loopback) = self.loopback {
-            loopback.stop().await;
+        if let Some(served) = self.served {
+            served.loopback.stop().await;
         }
     }
 }

@@ -1,10 +1,11 @@
-//! What all commands that change jobs share: `--dry-run`, and the question before a change of
-//! several jobs.
+//! What all commands that change jobs share: `--dry-run`, `--reason`, and the question before a
+//! change of several jobs.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-use clap::Args;
-use windlass_core::Invalid;
+use clap::{Args, ValueEnum};
+use windlass_api::{FailureCount, Reason};
+use windlass_core::{DeadReason, Invalid};
 
 /// The flags of a command that can change several jobs.
 #[derive(Debug, Clone, Args)]
@@ -15,7 +16,7 @@ pub(crate) struct ChangeArgs {
 
     /// Change more than one job without asking.
     #[arg(long, short = 'y')]
-    yes: bool,
+    pub(crate) yes: bool,
 }
 
 impl ChangeArgs {
@@ -38,5 +39,37 @@ impl ChangeArgs {
         let is_yes = matches!(answer.trim(), "y" | "Y" | "yes");
         anyhow::ensure!(is_yes, "not confirmed; nothing was changed");
         Ok(())
+    }
+}
+
+/// Returns the value of `--reason`: why an operator acts.
+///
+/// # Errors
+///
+/// Refuses the reasons that jobs die for. Who gives one means the filter, and the action would
+/// change more jobs than that.
+pub(crate) fn reason(text: &str) -> Result<Reason, Invalid> {
+    if text.parse::<DeadReason>().is_ok() {
+        let rule = format!(
+            "says why you act; to select jobs that are dead for a reason, use `--dead-reason {text}`"
+        );
+        return Err(Invalid::new("--reason", rule));
+    }
+    Reason::new(text.to_owned()).map_err(|rule| Invalid::new("--reason", rule))
+}
+
+/// What a revival does to the failure count.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Failures {
+    Reset,
+    Keep,
+}
+
+impl From<Failures> for FailureCount {
+    fn from(failures: Failures) -> Self {
+        match failures {
+            Failures::Reset => FailureCount::Reset,
+            Failures::Keep => FailureCount::Keep,
+        }
     }
 }

@@ -9,16 +9,20 @@ use crate::audit::AuditCommand;
 use crate::backup::{BackupCommand, RestoreCommand};
 #[cfg(feature = "bench")]
 use crate::bench::BenchCommand;
+use crate::bulk::BulkCommand;
 use crate::config::ConfigCommand;
 use crate::doctor::DoctorCommand;
+use crate::failures::FailuresCommand;
 use crate::jobs::JobsCommand;
 use crate::keys::KeysCommand;
 use crate::migrate::MigrateCommand;
 use crate::policy::PolicyCommand;
 use crate::queues::QueuesCommand;
+use crate::replay::ReplayCommand;
 use crate::schedule::ScheduleCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
+use crate::stats::StatsCommand;
 
 /// A durable job queue and scheduler with predictable retries.
 #[derive(Debug, Parser)]
@@ -56,6 +60,21 @@ pub(crate) enum Command {
     /// List, pause, resume and limit queues.
     #[command(subcommand)]
     Queues(QueuesCommand),
+
+    /// List the causes of failures.
+    #[command(subcommand)]
+    Failures(FailuresCommand),
+
+    /// Revive dead jobs step by step, and stop if they fail again.
+    #[command(subcommand)]
+    Replay(ReplayCommand),
+
+    /// Make one change to all jobs that match a filter.
+    #[command(subcommand)]
+    Bulk(BulkCommand),
+
+    /// Show what happened in the queues: counts, waiting and run times.
+    Stats(StatsCommand),
 
     /// Create, list and revoke API keys.
     #[command(subcommand)]

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Map, Value};
-use windlass_api::{JobFilter, params, read_query};
+use windlass_api::{Content, JobFilter, params, read_query};
 use windlass_core::{Invalid, Timestamp, parse_duration};
 
 use crate::clock;
@@ -35,13 +35,21 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "ID")]
     schedule: Option<String>,
 
-    /// Only jobs that are dead for this reason, such as `exhausted`.
-    #[arg(long, value_name = "REASON")]
-    reason: Option<String>,
+    /// Only jobs that were last revived by the replay with this id.
+    #[arg(long, value_name = "ID")]
+    replay: Option<String>,
 
-    /// Only jobs that failed with this fingerprint.
+    /// Only jobs that are dead for this reason: exhausted, unrecoverable, expired, lost or poison.
+    #[arg(long, value_name = "REASON")]
+    dead_reason: Option<String>,
+
+    /// Only jobs whose last failure has this cause: a fingerprint of `windlass failures list`.
     #[arg(long, value_name = "FINGERPRINT")]
     fingerprint: Option<String>,
+
+    /// Only jobs that wait or run and have failed before; with `false`, only other jobs.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    retrying: Option<String>,
 
     /// Only jobs created at this time or later: RFC 3339, or `2h` for two hours ago.
     #[arg(long, value_name = "TIME")]
@@ -50,6 +58,14 @@ pub(crate) struct FilterArgs {
     /// Only jobs created before this time.
     #[arg(long, value_name = "TIME")]
     created_before: Option<String>,
+
+    /// Only jobs that last failed at this time or later.
+    #[arg(long, value_name = "TIME")]
+    failed_from: Option<String>,
+
+    /// Only jobs that last failed before this time.
+    #[arg(long, value_name = "TIME")]
+    failed_before: Option<String>,
 
     /// Only jobs that finished at this time or later.
     #[arg(long, value_name = "TIME")]
@@ -79,11 +95,25 @@ impl FilterArgs {
         let pairs = self.params()?;
         let now = clock::now();
         let filter = read_query::<JobFilter>(&pairs, &params::<JobFilter>(), now);
-        filter.map_err(|problems| {
+        let filter = filter.map_err(|problems| {
             let first = problems.into_iter().next();
             let first = first.unwrap_or_else(|| Invalid::new("", "is not a filter"));
             Invalid::new(flag_of(first.field()), first.rule())
-        })
+        })?;
+        Ok(JobFilter::new(&filter, Content::Shown))
+    }
+
+    /// Returns the filter of an action.
+    ///
+    /// # Errors
+    ///
+    /// Refuses an empty filter, which would match all jobs.
+    pub(crate) fn to_action_filter(&self) -> Result<JobFilter, Invalid> {
+        if self.is_empty() {
+            let rule = "must be given, or another filter: an action needs at least one";
+            return Err(Invalid::new("--queue", rule));
+        }
+        self.to_filter()
     }
 
     /// Whether no flag is given.
@@ -111,10 +141,14 @@ impl FilterArgs {
             ("tag", self.tag.clone()),
             ("unique_key", self.unique_key.clone()),
             ("schedule", self.schedule.clone()),
-            ("reason", self.reason.clone()),
+            ("replay", self.replay.clone()),
+            ("reason", self.dead_reason.clone()),
             ("fingerprint", self.fingerprint.clone()),
+            ("retrying", self.retrying.clone()),
             ("created_from", time(&self.created_from)),
             ("created_before", time(&self.created_before)),
+            ("failed_from", time(&self.failed_from)),
+            ("failed_before", time(&self.failed_before)),
             ("finished_from", time(&self.finished_from)),
             ("finished_before", time(&self.finished_before)),
             ("error", self.error.clone()),
@@ -130,7 +164,7 @@ impl FilterArgs {
 }
 
 /// Returns a time; a duration such as `2h` is that long ago.
-fn instant(text: &str, now: Timestamp) -> String {
+pub(crate) fn instant(text: &str, now: Timestamp) -> String {
     match parse_duration(text) {
         Ok(span) => now.saturating_sub(span).to_string(),
         Err(_) => text.to_owned(),
@@ -138,8 +172,10 @@ fn instant(text: &str, now: Timestamp) -> String {
 }
 
 /// Returns the flag of a query parameter.
-fn flag_of(param: &str) -> String {
+pub(crate) fn flag_of(param: &str) -> String {
     match param {
+        // `--reason` says why an operator acts.
+        "reason" => "--dead-reason".to_owned(),
         "payload_path" | "payload_value" => "--payload".to_owned(),
         param => format!("--{}", param.replace('_', "-")),
     }
@@ -185,22 +221,27 @@ mod tests {
             ("--tag", "t"),
             ("--unique-key", "u"),
             ("--schedule", "0199d2a8-2fd0-7000-8000-000000000001"),
-            ("--reason", "exhausted"),
+            ("--replay", "0199d2a8-2fd0-7000-8000-000000000002"),
+            ("--dead-reason", "exhausted"),
+            ("--retrying", "false"),
             ("--fingerprint", "0123456789abcdef"),
             ("--created-from", "2026-01-01T00:00:00Z"),
             ("--created-before", "2h"),
+            ("--failed-from", "3h"),
+            ("--failed-before", "2026-01-01T00:00:00Z"),
             ("--finished-from", "1d"),
             ("--finished-before", "2026-01-01T00:00:00Z"),
             ("--error", "x"),
             ("--payload", "/a=1=2"),
         ] {
             let filter = filter(&[flag, value]).unwrap();
-            assert!(!filter.is_empty(), "{flag}");
+            assert_ne!(filter, JobFilter::default(), "{flag}");
         }
+        assert_eq!(filter(&["--retrying"]).unwrap().retrying, Some(true));
         let payload = filter(&["--payload", "/a=1=2"]).unwrap();
         assert_eq!(payload.payload_path.as_deref(), Some("/a"));
         assert_eq!(payload.payload_value.as_deref(), Some("1=2"));
-        assert!(filter(&[]).unwrap().is_empty());
+        assert_eq!(filter(&[]).unwrap(), JobFilter::default());
     }
 
     #[test]
@@ -209,6 +250,10 @@ mod tests {
             ("--state", "failed"),
             ("--created-from", "yesterday"),
             ("--fingerprint", "x"),
+            ("--dead-reason", "x"),
+            ("--retrying", "maybe"),
+            ("--replay", "x"),
+            ("--failed-from", "soon"),
             ("--payload", "a"),
             ("--payload", "a=1"),
         ] {

@@ -7,11 +7,12 @@ mod revive;
 mod show;
 mod view;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use windlass_core::JobId;
 
 use crate::backend::{Api, ApiArgs, block_on};
 use crate::filter::FilterArgs;
+use crate::list::ListArgs;
 use crate::output::{FormatArgs, Output};
 
 use change::CancelJobs;
@@ -20,7 +21,7 @@ use revive::ReviveJobs;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobsCommand {
-    /// List jobs, newest first.
+    /// List jobs.
     List(ListJobs),
     /// Show a job with its latest attempts and its next retry.
     Show(ShowJob),
@@ -29,9 +30,9 @@ pub(crate) enum JobsCommand {
     /// Explain why a job is not running, or why it is dead.
     Why(ShowJob),
     /// Run dead or cancelled jobs again, by id or by filter.
-    Revive(ReviveJobs),
-    /// Cancel jobs. The worker of a running job is asked to stop it.
-    Cancel(CancelJobs),
+    Revive(Box<ReviveJobs>),
+    /// Cancel jobs, by id or by filter. The worker of a running job is asked to stop it.
+    Cancel(Box<CancelJobs>),
     /// Write all matching jobs as JSON, one on each line.
     Export(ExportJobs),
 }
@@ -41,19 +42,31 @@ pub(crate) struct ListJobs {
     #[command(flatten)]
     format: FormatArgs,
 
-    /// The largest number of jobs to list, 1 to 100000.
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    limit: u32,
+    /// What to sort by: `created` (newest first) or `finished_at` (finished last first, and only
+    /// finished jobs).
+    #[arg(
+        long,
+        value_name = "ORDER",
+        default_value = "created",
+        hide_possible_values = true
+    )]
+    order: Order,
 
-    /// Continue an earlier list: the cursor that it printed.
-    #[arg(long, value_name = "CURSOR")]
-    cursor: Option<String>,
+    #[command(flatten)]
+    list: ListArgs,
 
     #[command(flatten)]
     filter: FilterArgs,
 
     #[command(flatten)]
     api: ApiArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Order {
+    Created,
+    #[value(name = "finished_at")]
+    FinishedAt,
 }
 
 #[derive(Debug, Args)]
@@ -113,8 +126,8 @@ async fn run_on(command: &JobsCommand, api: &Api, output: &Output) -> anyhow::Re
         JobsCommand::Show(show) => show::show(show, client, output).await,
         JobsCommand::History(history) => read::history(history, client, output).await,
         JobsCommand::Why(why) => read::why(why, client, output).await,
-        JobsCommand::Revive(revive) => revive::revive(revive, client, output).await,
-        JobsCommand::Cancel(cancel) => change::cancel(cancel, client, output).await,
+        JobsCommand::Revive(revive) => revive::revive(revive, api, output).await,
+        JobsCommand::Cancel(cancel) => change::cancel(cancel, api, output).await,
         JobsCommand::Export(export) => export::export(export, client).await,
     }
 }

@@ -1,28 +1,34 @@
 //! The command `windlass`.
 
+mod action;
 mod audit;
 mod backend;
 mod backup;
 #[cfg(feature = "bench")]
 mod bench;
+mod bulk;
 mod change;
 mod clock;
 mod command;
 mod config;
 mod doctor;
+mod failures;
 mod filter;
 mod jobs;
 mod keys;
+mod list;
 mod migrate;
 mod output;
 mod policy;
 mod progress;
 mod queues;
 mod reference;
+mod replay;
 mod schedule;
 mod secrets;
 mod serve;
 mod server_url;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -43,6 +49,10 @@ fn main() -> ExitCode {
         Command::Doctor(command) => doctor::run(&command, &output),
         Command::Jobs(command) => jobs::run(&command, &output),
         Command::Queues(command) => queues::run(&command, &output),
+        Command::Failures(command) => failures::run(&command, &output),
+        Command::Replay(command) => replay::run(&command, &output),
+        Command::Bulk(command) => bulk::run(&command, &output),
+        Command::Stats(command) => stats::run(&command, &output),
         Command::Keys(command) => keys::run(&command, &output),
         Command::Secrets(command) => secrets::run(&command, &output),
         Command::Audit(command) => audit::run(&command, &output),

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use windlass_api::{
-    Attempt, BatchAnswer, BulkAnswer, BulkMode, CompletedJob, Completion, DeadGroups, DurationText,
-    Edit, HistoryParams, Job, JobFilter, NewJob, Page, Receipt, ReplacedPayload, Revival,
-    ReviveByFilter, RunNowByFilter, Why,
+    Attempt, BatchAnswer, BulkAnswer, BulkMode, CompletedJob, Completion, DurationText, Edit,
+    HistoryParams, Job, JobFilter, JobOrder, ListParams, NewJob, Page, Receipt, ReplacedPayload,
+    Revival, Why,
 };
 use windlass_core::JobId;
 
@@ -59,6 +59,13 @@ impl Client {
     /// Lists jobs that match a filter, newest first. An empty filter matches all jobs.
     pub fn jobs(&self, filter: &JobFilter) -> Pager<Job> {
         Pager::new(self, Call::new(Method::Get, &["jobs"]).query(filter))
+    }
+
+    /// Lists jobs that match a filter in an order of your choice.
+    pub fn jobs_by(&self, order: JobOrder, filter: &JobFilter) -> Pager<Job> {
+        let order = ListParams { order: Some(order) };
+        let call = Call::new(Method::Get, &["jobs"]);
+        Pager::new(self, call.query(filter).query(&order))
     }
 
     /// Changes the given fields of a waiting job.
@@ -124,13 +131,11 @@ impl Client {
         self.send_for_job(Method::Post, id, &["run-now"]).await
     }
 
-    /// Makes waiting retries that match a filter due now.
-    ///
-    /// One request changes at most `limit` jobs. To continue, send it again with the `next_cursor` of
-    /// the answer as `cursor`, until there is none.
-    pub async fn run_jobs_now(&self, which: &RunNowByFilter) -> Result<BatchAnswer, Error> {
+    /// Makes up to 1000 waiting jobs due now.
+    pub async fn run_jobs_now(&self, ids: &[JobId]) -> Result<BatchAnswer, Error> {
         let call = Call::new(Method::Post, &["jobs", "run-now"]);
-        self.send_json(call.body(which)?).await
+        self.send_json(call.body(&serde_json::json!({"ids": ids}))?)
+            .await
     }
 
     /// Runs a dead or cancelled job again.
@@ -141,15 +146,6 @@ impl Client {
     pub async fn revive_job(&self, id: JobId, revival: &Revival) -> Result<Job, Error> {
         let call = Call::new(Method::Post, &["jobs", &id.to_string(), "revive"]);
         self.send_json(call.body(revival)?).await
-    }
-
-    /// Runs dead jobs that match a filter again.
-    ///
-    /// One request changes at most `limit` jobs. To continue, send it again with the `next_cursor` of
-    /// the answer as `cursor`, until there is none.
-    pub async fn revive_jobs(&self, which: &ReviveByFilter) -> Result<BatchAnswer, Error> {
-        let call = Call::new(Method::Post, &["dead-letters", "revive"]);
-        self.send_json(call.body(which)?).await
     }
 
     /// Marks a dead at-most-once job whose outcome was lost as succeeded, without running it again.
@@ -183,12 +179,6 @@ impl Client {
             self,
             Call::new(Method::Get, &["dead-letters"]).query(filter),
         )
-    }
-
-    /// Counts dead jobs that match a filter, in groups with the same cause, largest group first.
-    pub async fn dead_groups(&self, filter: &JobFilter) -> Result<DeadGroups, Error> {
-        let call = Call::new(Method::Get, &["dead-letters", "groups"]);
-        self.send_json(call.query(filter)).await
     }
 
     /// Reports the outcome of an HTTP job whose target accepted the request to complete it later.

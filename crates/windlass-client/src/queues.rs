@@ -1,6 +1,6 @@
 //! Methods for queues.
 
-use windlass_api::{BatchAnswer, CreateQueue, PauseQueue, PurgeQueue, Queue, QueueSettings};
+use windlass_api::{CreateQueue, PauseQueue, Queue, QueueSettings};
 use windlass_core::QueueName;
 
 use crate::client::{Call, Client, Method};
@@ -64,18 +64,5 @@ impl Client {
     pub async fn resume_queue(&self, queue: &QueueName) -> Result<Queue, Error> {
         let call = Call::new(Method::Post, &["queues", queue.as_str(), "resume"]);
         self.send_json(call.repeatable()).await
-    }
-
-    /// Deletes finished jobs of one state.
-    ///
-    /// One request deletes at most `limit` jobs. To continue, send it again with the `next_cursor` of
-    /// the answer as `cursor`, until there is none.
-    pub async fn purge_queue(
-        &self,
-        queue: &QueueName,
-        purge: &PurgeQueue,
-    ) -> Result<BatchAnswer, Error> {
-        let call = Call::new(Method::Post, &["queues", queue.as_str(), "purge"]);
-        self.send_json(call.body(purge)?).await
     }
 }

@@ -1,4 +1,4 @@
-//! Ids of jobs and schedules: UUIDv7, made from an instant and random bits that the caller passes.
+//! Ids of jobs, schedules and bulk actions: UUIDv7, made from an instant and random bits that the caller passes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,6 +31,12 @@ macro_rules! ids {
             /// Makes the id from its 128 bits, as a store keeps them.
             pub const fn from_u128(bits: u128) -> Self {
                 $name(Uuid::from_u128(bits))
+            }
+
+            /// When the id was made, to the millisecond.
+            pub fn made_at(self) -> Timestamp {
+                let millis = i64::try_from(self.as_u128() >> 80).unwrap_or(i64::MAX);
+                Timestamp::UNIX_EPOCH.saturating_add(std::time::Duration::from_millis(millis.unsigned_abs()))
             }
 
             /// The 128 bits of the id. They sort in the same order as the ids.
@@ -83,6 +89,9 @@ ids! {
 
     /// The id of a schedule.
     ScheduleId;
+
+    /// The id of a bulk action or a replay.
+    ActionId;
 }
 
 /// Makes a UUIDv7 with the microseconds in the 12 bits after the milliseconds (RFC 9562, 6.2,

@@ -15,12 +15,15 @@ use serde_json::Value;
 pub use transitions::{Conflict, Edit, FailureCount, Revival};
 
 use crate::failure::AttemptError;
+use crate::intervention::Interventions;
 use crate::new_job::TIMEOUT_DEFAULT;
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::settle::has_expired;
 use crate::state::{DeadReason, State};
 use crate::words::string_enum;
-use crate::{JobId, Key, Kind, Payload, QueueName, ScheduleId, Tag, Timestamp, WorkerName};
+use crate::{
+    Fingerprint, JobId, Key, Kind, Payload, QueueName, ScheduleId, Tag, Timestamp, WorkerName,
+};
 
 /// Whether a job may start more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -147,6 +150,12 @@ pub struct Job {
     pub last_error: Option<AttemptError>,
     /// When the last failed attempt ended.
     pub failed_at: Option<Timestamp>,
+    /// The cause of the last failure, or of a death without an error.
+    pub fingerprint: Option<Fingerprint>,
+    /// Since when a waiting job waits: its enqueue, the end of its last attempt, or its revival.
+    pub waiting_since: Timestamp,
+    /// What operators did to it.
+    pub interventions: Interventions,
     /// The state, with the data that only this state has.
     pub state_details: StateDetails,
 }
@@ -196,12 +205,12 @@ pub enum FinalState {
 }
 
 /// The two lanes of a queue. New jobs and retries are claimed from separate lanes, so that neither
-/// starves the other.
+/// starves the other. A revived job counts as a retry, so that a replay never displaces new jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// No attempt failed yet.
+    /// No attempt failed yet, and no one revived the job.
     Fresh,
-    /// At least one attempt failed.
+    /// At least one attempt failed, or someone revived the job.
     Retry,
 }
 
@@ -221,10 +230,19 @@ impl Job {
 
     /// The lane in which the job waits.
     pub fn lane(&self) -> Lane {
-        if self.failures == 0 {
+        if self.failures == 0 && self.interventions.revived.is_none() {
             Lane::Fresh
         } else {
             Lane::Retry
+        }
+    }
+
+    /// When the state of the job last changed.
+    pub fn changed_at(&self) -> Timestamp {
+        match &self.state_details {
+            StateDetails::Waiting => self.waiting_since,
+            StateDetails::Running(_) => self.started_at.unwrap_or(self.created_at),
+            StateDetails::Finished(end) => end.finished_at,
         }
     }
 

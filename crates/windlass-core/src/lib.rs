@@ -16,27 +16,32 @@
 //! all call the same one. This crate does no I/O, has no async code and reads neither a clock nor a
 //! source of randomness: callers pass `now` and random bits as arguments.
 
+mod action;
 mod duration;
 mod elapsed;
 mod error_text;
 mod failure;
+mod failure_group;
 pub mod fairness;
 pub mod fields;
+mod filter;
 mod fingerprint;
 mod id;
+mod intervention;
 mod invalid;
 mod job;
 mod json_rules;
 mod name;
 mod new_job;
 mod outage;
+mod patch;
 mod pattern;
 mod payload;
 mod random;
 mod redact;
+mod replay;
 mod reported;
 pub mod retry;
-mod scan_filter;
 pub mod schedule;
 #[cfg(feature = "schema")]
 mod schema;
@@ -47,11 +52,23 @@ mod timestamp;
 mod why;
 mod words;
 
+pub use action::{
+    ActionCommand, ActionState, BulkChange, BulkRevival, SkipReason, allowance, paced_until,
+};
 pub use duration::{DURATION_MAX, format_duration, parse_duration};
 pub use elapsed::Uptime;
 pub use failure::{AttemptError, Failure, FailureClass, Unrecoverable};
+pub use failure_group::{
+    GROUP_ERROR_CHARS_MAX, GROUP_NEW_AFTER, GROUPS_MAX, GroupKey, GroupMember, hour_of,
+    is_new_group,
+};
+pub use filter::{Filter, ListedState, PayloadMatch};
 pub use fingerprint::Fingerprint;
-pub use id::{JobId, ScheduleId};
+pub use id::{ActionId, JobId, ScheduleId};
+pub use intervention::{
+    FirstOutcome, Interventions, RevivalCount, RevivalResult, RevivalTally, Revived,
+    revival_changes,
+};
 pub use invalid::Invalid;
 pub use job::{
     Concurrency, Conflict, Delivery, Edit, FailureCount, FinalState, Finish, Job, Lane, Lease,
@@ -61,12 +78,13 @@ pub use json_rules::JsonRules;
 pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName, check_path_segment};
 pub use new_job::{Deadline, JOB_BYTES_MAX, NewJob, Start, TIMEOUT_DEFAULT, check_meta};
 pub use outage::{Heartbeats, HoldNotice, SweepHold, outage_hold};
+pub use patch::{Patch, PatchError, PayloadPatch};
 pub use pattern::QueuePattern;
 pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use redact::redacted;
+pub use replay::{Phase, ReplayProgress, ReplayRules, ReplayStep, StopReason, WaitingFor};
 pub use reported::{LOG_LINE_CHARS_MAX, LOG_LINES_MAX, WorkerReport};
-pub use scan_filter::{PayloadMatch, ScanFilter};
 pub use settle::{
     CANCEL_GRACE, Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict,
     has_expired, settle,

@@ -205,6 +205,9 @@ impl NewJob {
             worker: None,
             last_error: None,
             failed_at: None,
+            fingerprint: None,
+            waiting_since: now,
+            interventions: crate::Interventions::default(),
             state_details: StateDetails::Waiting,
         }
     }

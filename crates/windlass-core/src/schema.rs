@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::{
-    AttemptError, JobId, Key, Kind, Payload, QueueName, ScheduleId, ScheduleName, Tag, Timestamp,
-    WorkerName,
+    ActionId, AttemptError, Fingerprint, JobId, Key, Kind, Payload, QueueName, ScheduleId,
+    ScheduleName, Tag, Timestamp, WorkerName,
 };
 
 macro_rules! inline_schemas {
@@ -30,6 +30,8 @@ macro_rules! inline_schemas {
 inline_schemas! {
     JobId = {"type": "string", "format": "uuid"};
     ScheduleId = {"type": "string", "format": "uuid"};
+    ActionId = {"type": "string", "format": "uuid"};
+    Fingerprint = {"type": "string", "pattern": "^([0-9a-fA-F]{16}|other)$"};
     Timestamp = {"type": "string", "format": "date-time"};
     Kind = {"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,128}$"};
     // The lookahead excludes `.` and `..`, which URL paths cannot contain.

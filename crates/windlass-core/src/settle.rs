@@ -12,7 +12,7 @@ use crate::job::Delivery;
 use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::state::{DeadReason, State};
 use crate::words::string_enum;
-use crate::{DURATION_MAX, Payload, Timestamp, format_duration};
+use crate::{DURATION_MAX, Fingerprint, Payload, Timestamp, format_duration};
 
 /// The longest `retry_after` that counts: 24 hours. If a handler or HTTP target asks for a longer
 /// delay, this one is used.
@@ -184,6 +184,12 @@ pub struct Settlement {
     pub delay: Option<Duration>,
     /// The error, if the attempt failed.
     pub error: Option<AttemptError>,
+    /// The cause, if the attempt failed. [`settle()`] alone does not know it, [`Job::decide`] does.
+    ///
+    /// [`Job::decide`]: crate::Job::decide
+    pub fingerprint: Option<Fingerprint>,
+    /// Whether this failure made its failure group new. The store sets it.
+    pub is_new_group: bool,
     /// The handler's result, if it succeeded.
     pub result: Option<Payload>,
 }
@@ -206,6 +212,8 @@ pub fn settle(running: &Running<'_>, report: Report, now: Timestamp, random: u64
         losses_in_a_row,
         delay: None,
         error: end.failure.as_ref().map(|failure| failure.error.clone()),
+        fingerprint: None,
+        is_new_group: false,
         result: end.result,
     };
     settlement.verdict = match (end.outcome, &end.failure) {

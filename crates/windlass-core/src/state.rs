@@ -55,6 +55,8 @@ pub enum Event {
     Claimed,
     /// A user edited it, moved it to another queue, or made it due now.
     Changed,
+    /// A user patched it.
+    Patched,
     /// Its deadline passed before an attempt started.
     Expired,
     /// A user asked to cancel it.
@@ -84,6 +86,7 @@ impl Event {
         match self {
             Event::Claimed => "claim",
             Event::Changed => "change",
+            Event::Patched => "patch",
             Event::Expired => "expire",
             Event::CancelRequested => "cancel",
             Event::Renewed => "renew the lease of",
@@ -103,6 +106,7 @@ impl State {
         match (self, event) {
             (State::Waiting, Event::Claimed) => Some(State::Running),
             (State::Waiting, Event::Changed) => Some(State::Waiting),
+            (State::Waiting | State::Dead(_) | State::Cancelled, Event::Patched) => Some(self),
             (State::Waiting, Event::Expired) => Some(State::Dead(DeadReason::Expired)),
             (State::Waiting, Event::CancelRequested) => Some(State::Cancelled),
             (State::Running, Event::Renewed | Event::CancelRequested) => Some(State::Running),

@@ -61,6 +61,9 @@ impl Engine {
             // The event of the verdict below says it all.
             Outcome::Snoozed | Outcome::Cancelled => {}
         }
+        if let Some(fingerprint) = settlement.fingerprint.filter(|_| settlement.is_new_group) {
+            emit(JobEvent::FailureGroupCreated { fingerprint });
+        }
         match (settlement.verdict, settlement.outcome) {
             (Verdict::Waiting { run_at }, Outcome::Snoozed) => {
                 emit(JobEvent::Snoozed { until: run_at });

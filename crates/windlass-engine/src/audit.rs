@@ -46,6 +46,14 @@ pub struct Actor {
 }
 
 impl Actor {
+    /// The runner of bulk actions and replays.
+    pub(crate) fn runner() -> Self {
+        Actor {
+            id: "windlass".to_owned(),
+            name: "actions".to_owned(),
+        }
+    }
+
     /// The janitor, which removes old data.
     pub(crate) fn janitor() -> Self {
         Actor {

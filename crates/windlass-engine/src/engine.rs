@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::sync::futures::Notified;
 use tracing::warn;
 use windlass_core::{Job, JobId, State, Timestamp};
 use windlass_store::{
-    CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError,
+    ActionStep, CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError,
 };
 
 use crate::clock::Clock;
@@ -48,6 +49,8 @@ pub struct Engine {
     events: Events,
     due: Mutex<BTreeSet<Timestamp>>,
     due_changed: Notify,
+    actions_changed: Notify,
+    instance: String,
     finish_waits: FinishWaits,
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
     slots: Mutex<Vec<Weak<Slots>>>,
@@ -88,6 +91,8 @@ impl Engine {
             events: Events::new(EVENTS_KEPT, recorder),
             due: Mutex::default(),
             due_changed: Notify::new(),
+            actions_changed: Notify::new(),
+            instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             finish_waits: FinishWaits::default(),
             dispatchers: Mutex::default(),
             slots: Mutex::default(),
@@ -269,6 +274,16 @@ impl Engine {
         self.due_changed.notified()
     }
 
+    /// A name that no other engine has, of this process or another.
+    pub(crate) fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// Completes when an action of this process was created or changed by a person.
+    pub(crate) fn actions_changed(&self) -> &Notify {
+        &self.actions_changed
+    }
+
     pub(crate) fn finish_waits(&self) -> &FinishWaits {
         &self.finish_waits
     }
@@ -308,10 +323,20 @@ impl Engine {
         jobs: &[JobId],
         change: &Change,
     ) -> Result<Vec<Changed>, StoreError> {
+        self.change_as(jobs, change, None).await
+    }
+
+    /// Like [`Engine::change`], as a step of a bulk action or replay.
+    pub(crate) async fn change_as(
+        &self,
+        jobs: &[JobId],
+        change: &Change,
+        step: Option<&ActionStep>,
+    ) -> Result<Vec<Changed>, StoreError> {
         let mut answers = Vec::with_capacity(jobs.len());
         for part in jobs.chunks(CHANGE_MAX) {
             let now = self.now();
-            let changed = self.store.change(part, change, now).await?;
+            let changed = self.store.change(part, change, step, now).await?;
             let done = part.iter().zip(&changed);
             match change {
                 Change::Cancel => {
@@ -326,7 +351,7 @@ impl Engine {
                     self.emit_changes(waiting, &JobEvent::Revived, now).await?;
                 }
                 Change::Edit(edit) => self.due_at(edit.run_at.unwrap_or(now), now),
-                Change::RunNow | Change::Resolve | Change::Purge => {}
+                Change::RunNow | Change::Patch(_) | Change::Resolve | Change::Purge => {}
             }
             answers.extend(changed);
         }

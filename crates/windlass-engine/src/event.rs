@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use windlass_core::schedule::SkippedRange;
 use windlass_core::{
-    AttemptError, DeadReason, Job, JobId, Kind, Lane, QueueName, ScheduleId, ScheduleName,
-    Timestamp,
+    ActionId, AttemptError, DeadReason, Fingerprint, Job, JobId, Kind, Lane, QueueName, ScheduleId,
+    ScheduleName, StopReason, Timestamp,
 };
 
 use crate::poison::{read, write};
@@ -36,6 +36,17 @@ pub enum Event {
         name: ScheduleName,
         /// What happened.
         what: ScheduleEvent,
+    },
+    /// Something happened to a bulk action or a replay.
+    Action {
+        /// When it happened.
+        at: Timestamp,
+        /// The action.
+        id: ActionId,
+        /// Whether it is a replay.
+        is_replay: bool,
+        /// What happened.
+        what: ActionEvent,
     },
 }
 
@@ -127,6 +138,23 @@ pub enum JobEvent {
     },
     /// A person revived the job.
     Revived,
+    /// The job failed or died of a cause that its queue and kind did not have in the last 24 hours.
+    FailureGroupCreated {
+        /// The cause.
+        fingerprint: Fingerprint,
+    },
+}
+
+/// What happened to a bulk action or a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActionEvent {
+    /// It changed all jobs that it could.
+    Finished,
+    /// The replay stopped itself.
+    Stopped {
+        /// Why.
+        reason: StopReason,
+    },
 }
 
 /// What happened to a schedule.
@@ -154,6 +182,13 @@ impl Event {
                 ScheduleEvent::Fired { .. } => "fired",
                 ScheduleEvent::Skipped(_) => "skipped",
             },
+            Event::Action {
+                is_replay, what, ..
+            } => match (what, is_replay) {
+                (ActionEvent::Finished, true) => "replay_finished",
+                (ActionEvent::Finished, false) => "bulk_action_finished",
+                (ActionEvent::Stopped { .. }, _) => "replay_stopped",
+            },
         }
     }
 
@@ -165,7 +200,7 @@ impl Event {
                 what: ScheduleEvent::Fired { job, .. },
                 ..
             } => Some(*job),
-            Event::Schedule { .. } => None,
+            Event::Schedule { .. } | Event::Action { .. } => None,
         }
     }
 }
@@ -187,6 +222,7 @@ impl JobEvent {
             JobEvent::Cancelled => "cancelled",
             JobEvent::Dead { .. } => "dead",
             JobEvent::Revived => "revived",
+            JobEvent::FailureGroupCreated { .. } => "failure_group_created",
         }
     }
 }

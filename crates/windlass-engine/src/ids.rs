@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard};
 
-use windlass_core::{JobId, Random, ScheduleId, Timestamp};
+use windlass_core::{ActionId, JobId, Random, ScheduleId, Timestamp};
 
 use crate::poison::lock;
 
@@ -76,6 +76,11 @@ impl Ids {
     /// A new schedule id.
     pub fn schedule(&self, now: Timestamp) -> ScheduleId {
         ScheduleId::new(now, self.source().next(now))
+    }
+
+    /// A new id of a bulk action or replay.
+    pub fn action(&self, now: Timestamp) -> ActionId {
+        ActionId::new(now, self.source().next(now))
     }
 
     fn source(&self) -> MutexGuard<'_, IdSource> {

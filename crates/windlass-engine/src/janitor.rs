@@ -24,6 +24,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// How long failure groups without jobs are kept.
+const EMPTY_GROUPS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How long the results of replays are kept, which is longer than the replays themselves.
+const REPLAY_TALLIES_KEPT: Duration = Duration::from_secs(180 * 24 * 3600);
+
 /// The number of schedules whose skip records one pass trims.
 const SCHEDULES_PER_PASS: usize = 100;
 
@@ -118,6 +124,9 @@ impl Janitor {
         self.forget_schedules(before).await?;
         self.forget_nodes(now).await?;
         store.remove_expired(EXPIRED_MAX, now).await?;
+        let groups_before = now.saturating_sub(EMPTY_GROUPS_KEPT);
+        let replays_before = now.saturating_sub(REPLAY_TALLIES_KEPT);
+        store.trim_tallies(groups_before, replays_before).await?;
         Ok(removed)
     }
 
@@ -142,13 +151,11 @@ impl Janitor {
         };
         let cursor_key = (queue.clone(), state);
         let stopped = self.purge_cursors().get(&cursor_key).copied();
-        let page = Page {
-            after: Some(stopped.unwrap_or_else(|| JobId::new(before, u64::MAX))),
-            limit: self.config.batch.min(PAGE_MAX),
-        };
+        let after = stopped.unwrap_or_else(|| JobId::new(before, u64::MAX));
+        let page = Page::after(Some(after), self.config.batch.min(PAGE_MAX));
         let listed = store.list(&filter, page, now).await?;
         match listed.next {
-            Some(next) => self.purge_cursors().insert(cursor_key, next),
+            Some(next) => self.purge_cursors().insert(cursor_key, next.id),
             None => self.purge_cursors().remove(&cursor_key),
         };
         let jobs = listed.jobs;
@@ -164,7 +171,7 @@ impl Janitor {
                 .write(&Actor::janitor(), "dead.remove", queue.as_str(), detail)
                 .await?;
         }
-        let purged = store.change(&ids, &Change::Purge, now).await?;
+        let purged = store.change(&ids, &Change::Purge, None, now).await?;
         let removed = purged
             .iter()
             .filter(|changed| **changed == Changed::Removed);

@@ -24,7 +24,7 @@ enum LogGroup {
         queue: QueueName,
         kind: Kind,
         outcome: Outcome,
-        fingerprint: Option<String>,
+        fingerprint: Option<Fingerprint>,
         next: &'static str,
     },
     Expired {
@@ -71,12 +71,12 @@ impl JobLog {
             Verdict::Succeeded => "none",
         };
         let error = settlement.error.as_ref();
-        let fingerprint = error.map(|error| Fingerprint::new(&job.kind, error).to_string());
+        let fingerprint = settlement.fingerprint;
         let group = LogGroup::Failure {
             queue: job.queue.clone(),
             kind: job.kind.clone(),
             outcome,
-            fingerprint: fingerprint.clone(),
+            fingerprint,
             next,
         };
         if !self.should_log(group, now) {

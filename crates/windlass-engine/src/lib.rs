@@ -13,6 +13,7 @@
 //! `windlass-core` decides what may happen to a job, and the store writes what did happen. Only a
 //! [`Clock`] reads the time.
 
+mod action;
 mod attempt;
 mod attempt_end;
 mod attempt_events;
@@ -53,6 +54,10 @@ mod worker;
 mod worker_description;
 mod write_health;
 
+pub use action::{
+    Action, ActionError, ActionPreview, ActionRunner, ActionRunnerConfig, ActionStatus, Actions,
+    Activity, ItemFailure, NewAction, Work,
+};
 pub use attempt::{
     Cancellation, PROGRESS_BYTES_MAX, Progress, ProgressError, RunningAttempt, StopReason,
 };
@@ -60,7 +65,9 @@ pub use audit::{AUDIT_TOPIC, Actor, Audit, AuditFilter, AuditPage, AuditRecord, 
 pub use clock::{Clock, SystemClock, VirtualClock, Wait};
 pub use drain::{DrainError, Drained};
 pub use engine::{EVENTS_KEPT, Engine};
-pub use event::{Event, JobEvent, JobRef, Observer, Received, ScheduleEvent, Subscription};
+pub use event::{
+    ActionEvent, Event, JobEvent, JobRef, Observer, Received, ScheduleEvent, Subscription,
+};
 pub use handler::{Handler, Handlers, Hooks, Running};
 pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig};

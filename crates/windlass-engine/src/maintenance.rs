@@ -1,5 +1,5 @@
-//! The maintenance of a store without a worker: the sweeper, the scheduler, the janitor and the
-//! statistics.
+//! The maintenance of a store without a worker: the sweeper, the scheduler, the janitor, the
+//! statistics and the runner of bulk actions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::action::{ActionRunner, ActionRunnerConfig};
 use crate::engine::Engine;
 use crate::janitor::{Janitor, JanitorConfig};
 use crate::scheduler::{Scheduler, SchedulerConfig};
@@ -82,6 +83,18 @@ pub async fn run_maintenance(
     keep(
         "scheduler",
         Box::new(move |pulse| Box::pin(Arc::clone(&scheduler).run(until.clone(), pulse))),
+    );
+    let runner_config = ActionRunnerConfig::default();
+    let runner = ActionRunner::new(
+        Arc::clone(&engine),
+        &config.node,
+        runner_config,
+    );
+    let runner = Arc::new(runner);
+    let until = stop.clone();
+    keep(
+        "actions",
+        Box::new(move |pulse| Box::pin(Arc::clone(&runner).run(until.clone(), pulse))),
     );
     let until = stop.clone();
     keep(
@@ -159,7 +172,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(engine.health().len(), 4);
+        assert_eq!(engine.health().len(), 5);
         stop.cancel();
         kept.await.unwrap();
         assert!(engine.store().nodes().await.unwrap().is_empty());

@@ -176,7 +176,8 @@ impl Sweeper {
     async fn emit_swept(&self, now: Timestamp) -> Result<(), StoreError> {
         let swept = self.state().unreported.clone();
         let lost = swept.lost.iter().map(|(attempt_id, _)| attempt_id.job);
-        let ids: Vec<JobId> = lost.chain(swept.expired.iter().copied()).collect();
+        let expired = swept.expired.iter().map(|expired| expired.job);
+        let ids: Vec<JobId> = lost.chain(expired).collect();
         if ids.is_empty() {
             return Ok(());
         }
@@ -194,7 +195,14 @@ impl Sweeper {
             let (attempt, ran) = (attempt_id.attempt, Duration::ZERO);
             self.engine.emit_ended(job, attempt, settlement, ran, now);
         }
-        for job in expired.iter().flatten() {
+        for (expired, job) in swept.expired.iter().zip(expired) {
+            let Some(job) = job else {
+                continue;
+            };
+            if let Some(fingerprint) = job.fingerprint.filter(|_| expired.is_new_group) {
+                let what = JobEvent::FailureGroupCreated { fingerprint };
+                self.engine.emit_job(now, &JobRef::of(job), what);
+            }
             let (reason, failures) = (DeadReason::Expired, job.failures);
             self.engine.job_log().expired(job, now);
             self.engine

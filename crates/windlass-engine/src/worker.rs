@@ -15,6 +15,7 @@ use windlass_core::retry::{RetryPolicy, WorkerRetry};
 use windlass_core::{CANCEL_GRACE, Invalid, Kind, WorkerName};
 use windlass_store::StoreError;
 
+use crate::action::{ActionRunner, ActionRunnerConfig};
 use crate::attempt::StopReason;
 use crate::clock::Wait;
 use crate::committer::Committer;
@@ -169,6 +170,7 @@ pub struct Worker {
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) janitor: Arc<Janitor>,
     statistics: Arc<StatisticsWriter>,
+    action_runner: Arc<ActionRunner>,
     no_claims: CancellationToken,
 }
 
@@ -214,6 +216,11 @@ impl Worker {
         let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
         let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
         let statistics = StatisticsWriter::new(Arc::clone(&engine));
+        let action_runner = ActionRunner::new(
+            Arc::clone(&engine),
+            config.name.as_str(),
+            ActionRunnerConfig::default(),
+        );
         Ok(Worker {
             engine,
             slots,
@@ -226,6 +233,7 @@ impl Worker {
             scheduler: Arc::new(scheduler),
             janitor: Arc::new(janitor),
             statistics: Arc::new(statistics),
+            action_runner: Arc::new(action_runner),
             no_claims,
             config,
         })
@@ -414,6 +422,10 @@ impl Worker {
         let (scheduler, until) = (Arc::clone(&self.scheduler), self.no_claims.clone());
         self.spawn_loop(&mut loops, "scheduler", move |pulse| {
             Arc::clone(&scheduler).run(until.clone(), pulse)
+        });
+        let (runner, until) = (Arc::clone(&self.action_runner), self.no_claims.clone());
+        self.spawn_loop(&mut loops, "actions", move |pulse| {
+            Arc::clone(&runner).run(until.clone(), pulse)
         });
         let (janitor, until) = (Arc::clone(&self.janitor), self.no_claims.clone());
         self.spawn_loop(&mut loops, "janitor", move |pulse| {

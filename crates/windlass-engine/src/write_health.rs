@@ -23,12 +23,14 @@ enum Writes {
 }
 
 /// The verbs that only read. Their results say nothing about writes.
-const READS: [&str; 16] = [
+const READS: [&str; 18] = [
     "due_queues",
     "get",
     "list",
     "attempts",
     "counts",
+    "failure_groups",
+    "revival_tally",
     "queues",
     "schedules",
     "schedule",

@@ -201,7 +201,9 @@ async fn make_due(engine: &Engine, job: JobId, attempt: u32) -> Result<(), Store
                 () = engine.clock().sleep(POLL_EVERY) => {}
             },
             Some((State::Waiting, _)) => {
-                store.change(&[job], &Change::RunNow, engine.now()).await?;
+                store
+                    .change(&[job], &Change::RunNow, None, engine.now())
+                    .await?;
                 return Ok(());
             }
             _ => return Ok(()),

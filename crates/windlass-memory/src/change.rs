@@ -1,7 +1,9 @@
 //! Changes that people and programs make to jobs.
 
-use windlass_core::{Conflict, Edit, Event, Job, JobId, Revival, Timestamp};
-use windlass_store::{Change, Changed};
+use windlass_core::{
+    ActionId, Conflict, Edit, Event, Job, JobId, Patch, Revival, State as JobState, Timestamp,
+};
+use windlass_store::{ActionStep, Change, Changed};
 
 use crate::state::State;
 
@@ -10,20 +12,47 @@ impl State {
         &mut self,
         jobs: &[JobId],
         change: &Change,
+        step: Option<&ActionStep>,
         now: Timestamp,
     ) -> Vec<Changed> {
-        let ids = jobs.iter().copied();
-        ids.map(|id| match change {
-            Change::Cancel => self.change(id, |_, job| job.cancel(now).map_err(conflict)),
-            Change::RunNow => self.change(id, |_, job| job.run_now(now).map_err(conflict)),
-            Change::Resolve => self.change(id, |state, job| state.resolve(job, now)),
+        let ids = jobs.iter();
+        ids.map(|id| self.change(*id, change, step, now)).collect()
+    }
+
+    fn change(
+        &mut self,
+        id: JobId,
+        change: &Change,
+        step: Option<&ActionStep>,
+        now: Timestamp,
+    ) -> Changed {
+        let Some(mut job) = self.jobs.get(&id).cloned() else {
+            return Changed::NotFound;
+        };
+        if let Some(Err(refused)) = step.map(|step| step.check(&job)) {
+            return refused;
+        }
+        let done = match change {
+            Change::Cancel => job.cancel(now).map_err(conflict),
+            Change::RunNow => job.run_now(now).map_err(conflict),
+            Change::Resolve => self.resolve(&mut job, now),
             Change::Revive(revival) => {
-                self.change(id, |state, job| state.revive(job, revival, now))
+                let replay = step.and_then(ActionStep::replay);
+                self.revive(&mut job, revival, replay, now)
             }
-            Change::Edit(edit) => self.change(id, |state, job| state.edit(job, edit, now)),
-            Change::Purge => self.purge(id),
-        })
-        .collect()
+            Change::Edit(edit) => self.edit(&mut job, edit, now),
+            Change::Patch(patch) => self.patch(&mut job, patch, now),
+            Change::Purge => return self.purge(id),
+        };
+        if let Err(refused) = done {
+            return refused;
+        }
+        if let Some(step) = step {
+            job.interventions.last_action = Some(step.action);
+        }
+        let state = job.state();
+        self.put(job);
+        Changed::Now(state)
     }
 
     fn resolve(&mut self, job: &mut Job, now: Timestamp) -> Result<(), Changed> {
@@ -35,7 +64,13 @@ impl State {
         Ok(())
     }
 
-    fn revive(&mut self, job: &mut Job, revival: &Revival, now: Timestamp) -> Result<(), Changed> {
+    fn revive(
+        &mut self,
+        job: &mut Job,
+        revival: &Revival,
+        replay: Option<ActionId>,
+        now: Timestamp,
+    ) -> Result<(), Changed> {
         let before = job.state();
         before
             .after(Event::Revived(revival.consent))
@@ -46,7 +81,7 @@ impl State {
         if let Some(max_depth) = self.full(&job.queue) {
             return Err(Changed::QueueFull { max_depth });
         }
-        job.revive(revival.clone(), now).map_err(conflict)?;
+        job.revive(revival.clone(), replay, now)?;
         self.take_key(job);
         Ok(())
     }
@@ -64,13 +99,34 @@ impl State {
         if let Some(max_depth) = full {
             return Err(Changed::QueueFull { max_depth });
         }
+        job.edit(edit.clone()).map_err(conflict)?;
+        self.move_key(&before, job);
+        Ok(())
+    }
+
+    fn patch(&mut self, job: &mut Job, patch: &Patch, now: Timestamp) -> Result<(), Changed> {
+        let before = job.clone();
+        job.patch(patch)?;
+        if before.state() == JobState::Waiting {
+            if self.key_is_taken(&before, &job.queue, now) {
+                return Err(Changed::KeyTaken(before.state()));
+            }
+            let full = self.full(&job.queue).filter(|_| before.queue != job.queue);
+            if let Some(max_depth) = full {
+                return Err(Changed::QueueFull { max_depth });
+            }
+            self.move_key(&before, job);
+        }
+        Ok(())
+    }
+
+    /// Moves the unique key of a waiting job to its new queue.
+    fn move_key(&mut self, before: &Job, job: &Job) {
         if let Some(unique) = &before.unique {
             let key = (before.queue.clone(), unique.key.clone());
             self.keys.remove(&key);
         }
-        job.edit(edit.clone()).map_err(conflict)?;
         self.take_key(job);
-        Ok(())
     }
 
     fn purge(&mut self, id: JobId) -> Changed {
@@ -83,6 +139,7 @@ impl State {
         let Some(job) = self.jobs.remove(&id) else {
             return Changed::NotFound;
         };
+        self.count_revival(&job, None);
         if let Some(unique) = &job.unique {
             let key = (job.queue.clone(), unique.key.clone());
             if self.keys.get(&key) == Some(&id) {
@@ -99,24 +156,6 @@ impl State {
         }
         self.attempts.retain(|(job, _), _| *job != id);
         Changed::Removed
-    }
-
-    fn change(
-        &mut self,
-        id: JobId,
-        change: impl FnOnce(&mut State, &mut Job) -> Result<(), Changed>,
-    ) -> Changed {
-        let Some(mut job) = self.jobs.get(&id).cloned() else {
-            return Changed::NotFound;
-        };
-        match change(self, &mut job) {
-            Err(refused) => refused,
-            Ok(()) => {
-                let state = job.state();
-                self.put(job);
-                Changed::Now(state)
-            }
-        }
     }
 }
 

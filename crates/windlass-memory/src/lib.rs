@@ -7,6 +7,7 @@ mod change;
 mod claim;
 mod document;
 mod enqueue;
+mod failure_group;
 mod read;
 mod schedule;
 mod settle;
@@ -20,12 +21,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
-use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
+use windlass_core::{
+    ActionId, GroupKey, Job, JobId, QueueName, RevivalTally, ScheduleId, Timestamp,
+};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document,
-    DueQueues, Enqueue, Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node,
-    Page, QueueLimits, Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled,
-    Store, StoreError, Swept, Written,
+    ActionStep, Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts,
+    Document, DueQueues, Enqueue, Enqueued, Expected, FailureGroup, Filter, Fire, Fired,
+    FiredOccurrence, GroupFilter, Listed, Node, Page, QueueLimits, Record, RecordRange, Renewed,
+    Schedule, ScheduleRef, Schedules, Settled, Store, StoreError, Swept, Written,
 };
 
 use state::State;
@@ -119,9 +122,10 @@ impl Store for MemoryStore {
         &self,
         jobs: &[JobId],
         change: &Change,
+        step: Option<&ActionStep>,
         now: Timestamp,
     ) -> Result<Vec<Changed>, StoreError> {
-        let changed = self.state().change_all(jobs, change, now);
+        let changed = self.state().change_all(jobs, change, step, now);
         self.wake();
         Ok(changed)
     }
@@ -145,6 +149,29 @@ impl Store for MemoryStore {
 
     async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError> {
         Ok(self.state().counts(now))
+    }
+
+    async fn failure_groups(
+        &self,
+        filter: &GroupFilter,
+        after: Option<&GroupKey>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<FailureGroup>, StoreError> {
+        Ok(self.state().failure_groups(filter, after, limit, now))
+    }
+
+    async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError> {
+        Ok(self.state().revival_tally(replay))
+    }
+
+    async fn trim_tallies(
+        &self,
+        groups_before: Timestamp,
+        replays_before: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.state().trim_tallies(groups_before, replays_before);
+        Ok(())
     }
 
     async fn put_queue(

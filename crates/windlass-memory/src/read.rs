@@ -1,10 +1,10 @@
 //! Reading jobs, lists and counts.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
-use windlass_core::{Job, JobId, QueueName, State as JobState, Timestamp};
-use windlass_store::{Attempt, Counts, Filter, Listed, ListedState, Lister, Page};
+use windlass_core::{Job, JobId, Lane, QueueName, State as JobState, Timestamp};
+use windlass_store::{Attempt, Counts, Filter, ListCursor, Listed, ListedState, Lister, Page};
 
 use crate::state::State;
 
@@ -14,16 +14,20 @@ impl State {
     }
 
     pub(crate) fn list(&self, filter: &Filter, page: Page, now: Timestamp) -> Listed {
-        let older = page.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut jobs = self.jobs.range((Bound::Unbounded, older)).rev();
+        let mut positions: Vec<(ListCursor, &Job)> = self
+            .jobs
+            .values()
+            .filter_map(|job| Some((page.position(job)?, job)))
+            .filter(|(position, _)| page.after.is_none_or(|after| *position < after))
+            .collect();
+        positions.sort_by_key(|(position, _)| Reverse(*position));
+        let mut positions = positions.into_iter();
         let mut list = Lister::new(page);
         while !list.is_full()
-            && let Some((id, job)) = jobs.next()
+            && let Some((position, job)) = positions.next()
         {
-            list.look(
-                *id,
-                Some(job).filter(|job| filter.matches(job, now)).cloned(),
-            );
+            let job = Some(job).filter(|job| filter.matches(job, now));
+            list.look(position, job.cloned());
         }
         list.finish()
     }
@@ -52,7 +56,8 @@ impl State {
                 ListedState::Cancelled => &mut counts.cancelled,
             };
             *count += 1;
-            counts.retrying += u64::from(job.state() == JobState::Waiting && job.failures > 0);
+            counts.retrying +=
+                u64::from(job.state() == JobState::Waiting && job.lane() == Lane::Retry);
         }
         for (queue, counts) in &mut queues {
             let rate = self.queues.get(queue).and_then(|limits| limits.rate);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_core::{Job, Random, Report, Settlement, State as JobState, Timestamp, has_expired};
-use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
+use windlass_store::{Attempt, AttemptId, AttemptReport, Expired, Renewed, Settled, Swept};
 
 use crate::state::State;
 
@@ -87,7 +87,11 @@ impl State {
         for mut job in expired {
             job.expire(now)
                 .expect("the job waits, and the lock is held");
-            swept.expired.push(job.id);
+            let is_new_group = self.count_failure(&mut job, now);
+            swept.expired.push(Expired {
+                job: job.id,
+                is_new_group,
+            });
             self.put(job);
         }
         swept
@@ -102,7 +106,7 @@ impl State {
         now: Timestamp,
         random: u64,
     ) -> Settlement {
-        let settlement = job
+        let mut settlement = job
             .decide(report, now, random)
             .expect("the attempt is running");
         let row = Attempt {
@@ -118,6 +122,10 @@ impl State {
         self.attempts.insert((job.id, job.attempt), row);
         job.settle(settlement.clone(), now)
             .expect("the attempt is running");
+        if settlement.fingerprint.is_some() {
+            settlement.is_new_group = self.count_failure(&mut job, now);
+            settlement.fingerprint = job.fingerprint;
+        }
         self.put(job);
         settlement
     }

@@ -3,8 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use windlass_core::{Job, JobId, Key, QueueName, ScheduleId, State as JobState, Timestamp};
+use windlass_core::{
+    ActionId, GroupKey, Job, JobId, Key, QueueName, RevivalTally, ScheduleId, State as JobState,
+    Timestamp,
+};
 use windlass_store::{Attempt, AttemptId, Document, Node, QueueLimits, Record, Schedule};
+
+use crate::failure_group::Group;
 
 /// The sort key of [`Job::claim_order`].
 type ClaimOrder = (Reverse<i16>, Timestamp, JobId);
@@ -36,16 +41,20 @@ pub(crate) struct State {
     pub(crate) records: BTreeMap<(String, u64), Record>,
     pub(crate) last_cursor: u64,
     pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) groups: BTreeMap<GroupKey, Group>,
+    pub(crate) revivals: BTreeMap<ActionId, RevivalTally>,
 }
 
 impl State {
     /// Inserts or replaces a job and updates the indexes.
-    pub(crate) fn put(&mut self, job: Job) {
-        if let Some(before) = self.jobs.get(&job.id)
-            && let Some(queue) = self.waiting.get_mut(&before.queue)
-        {
-            queue.remove(&before.claim_order());
+    pub(crate) fn put(&mut self, mut job: Job) {
+        if let Some(before) = self.jobs.remove(&job.id) {
+            if let Some(queue) = self.waiting.get_mut(&before.queue) {
+                queue.remove(&before.claim_order());
+            }
+            self.count_revival(&before, Some(&job));
         }
+        self.enter_group(&mut job);
         if job.state() == JobState::Waiting {
             let queue = self.waiting.entry(job.queue.clone()).or_default();
             queue.insert(job.claim_order());

@@ -18,6 +18,9 @@ with given as (
     select given.* from given, bounded
     where not bounded.has_max_depth
     on conflict (id) do nothing
-    returning id
+    returning id, queue, lane, due
+), counted as (
+    insert into windlass.queue_changes (queue, active, retries, future)
+    select queue, count(*), count(*) filter (where lane = 1), count(*) filter (where not due) from stored group by queue
 )
 select bounded.has_max_depth, stored.id from bounded left join stored on true

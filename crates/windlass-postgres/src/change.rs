@@ -1,32 +1,45 @@
-//! Changes that operators make to single jobs: cancel, run now, resolve, revive, edit, purge.
+//! Changes that operators make to jobs: cancel, run now, resolve, revive, edit, patch, purge.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use windlass_core::{Conflict, Event, Job, JobId, QueueName, State, Timestamp};
+use windlass_core::{
+    Conflict, Edit, Event, Job, JobId, Patch, QueueName, Revival, State, Timestamp,
+};
 use windlass_store::stored::LastAttempt;
-use windlass_store::{Attempt, Change, Changed};
+use windlass_store::{ActionStep, Attempt, Change, Changed};
 
 use crate::enqueue::{FreeDepths, free_depths};
 use crate::error::{DriverError, DriverResult};
+use crate::failure_group::{Entry, Groups};
 use crate::param::params;
 use crate::read::{DEAD, FINISHED, FoundJobs, JOBS, StoredJob, find};
 use crate::row::uuids;
 use crate::schedule;
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::tally_change::TallyChanges;
 use crate::unique_key;
-use crate::write::{self, Columns};
+use crate::write::{self, Columns, JobOptions};
+
+/// A change, and the action that it is a step of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order<'a> {
+    pub(crate) change: &'a Change,
+    pub(crate) step: Option<&'a ActionStep>,
+}
 
 /// Changes jobs one after the other. Returns the answer for each, and the jobs that wait now.
 pub(crate) async fn change(
     session: &mut Session,
     settings: &Settings,
+    groups: &Groups,
     ids: &[JobId],
-    change: &Change,
+    order: Order<'_>,
     now: Timestamp,
 ) -> DriverResult<(Vec<Changed>, Vec<Job>)> {
+    let change = order.change;
     if let Change::Purge = change {
-        let answers = purge(session, settings, ids).await?;
+        let answers = purge(session, settings, ids, order.step).await?;
         return Ok((answers, Vec::new()));
     }
     // Lock queues before jobs, in the same order as an enqueue, so that they cannot deadlock.
@@ -39,11 +52,9 @@ pub(crate) async fn change(
     let found = find(session, settings, ids, true).await?;
     let mut batch = ChangeBatch::lock_keys(session, found, change, now).await?;
     batch.free_depths = free_depths;
-    let answers: Vec<Changed> = ids
-        .iter()
-        .map(|id| batch.change(*id, change, now))
-        .collect();
-    batch.write(session, now).await?;
+    let answers: Vec<Changed> = ids.iter().map(|id| batch.change(*id, order, now)).collect();
+    batch.enter_groups(session, groups, now).await?;
+    batch.write(session, change, now).await?;
     session.commit().await?;
     let changed = batch.changed.iter().filter_map(|id| batch.jobs.get(id));
     let waiting = changed.filter(|job| job.state() == State::Waiting).cloned();
@@ -64,7 +75,9 @@ async fn queues_entered(
             let rows = session.read(sql, params![ids]).await?;
             rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
         }
-        Change::Edit(edit) => Ok(edit.queue.iter().map(ToString::to_string).collect()),
+        Change::Edit(Edit { queue, .. }) | Change::Patch(Patch { queue, .. }) => {
+            Ok(queue.iter().map(ToString::to_string).collect())
+        }
         Change::Cancel | Change::RunNow | Change::Resolve | Change::Purge => Ok(Vec::new()),
     }
 }
@@ -87,7 +100,7 @@ impl ChangeBatch {
         now: Timestamp,
     ) -> DriverResult<Self> {
         let target = match change {
-            Change::Edit(edit) => edit.queue.as_ref(),
+            Change::Edit(Edit { queue, .. }) | Change::Patch(Patch { queue, .. }) => queue.as_ref(),
             _ => None,
         };
         let jobs = found.jobs.values().map(|found| &found.job);
@@ -113,7 +126,7 @@ impl ChangeBatch {
         })
     }
 
-    fn change(&mut self, id: JobId, change: &Change, now: Timestamp) -> Changed {
+    fn change(&mut self, id: JobId, order: Order<'_>, now: Timestamp) -> Changed {
         let Some(mut job) = self.jobs.get(&id).cloned() else {
             return if self.unreadable.contains(&id) {
                 Changed::Unreadable
@@ -121,8 +134,14 @@ impl ChangeBatch {
                 Changed::NotFound
             };
         };
-        if let Err(refused) = self.apply(&mut job, change, now) {
+        if let Some(Err(refused)) = order.step.map(|step| step.check(&job)) {
             return refused;
+        }
+        if let Err(refused) = self.apply(&mut job, order, now) {
+            return refused;
+        }
+        if let Some(step) = order.step {
+            job.interventions.last_action = Some(step.action);
         }
         let state = job.state();
         self.jobs.insert(id, job);
@@ -130,53 +149,93 @@ impl ChangeBatch {
         Changed::Now(state)
     }
 
-    fn apply(&mut self, job: &mut Job, change: &Change, now: Timestamp) -> Result<(), Changed> {
-        let before = job.state();
-        match change {
+    fn apply(&mut self, job: &mut Job, order: Order<'_>, now: Timestamp) -> Result<(), Changed> {
+        match order.change {
             Change::Cancel => job.cancel(now).map_err(conflict)?,
             Change::RunNow => job.run_now(now).map_err(conflict)?,
             Change::Resolve => job.resolve(now).map_err(conflict)?,
-            Change::Revive(revival) => {
-                let event = Event::Revived(revival.consent);
-                before.after(event).ok_or(Changed::Conflict(before))?;
-                self.refuse_taken_key(job, &job.queue, before)?;
-                self.enter(&job.queue)?;
-                job.revive(revival.clone(), now).map_err(conflict)?;
-            }
-            Change::Edit(edit) => {
-                before
-                    .after(Event::Changed)
-                    .ok_or(Changed::Conflict(before))?;
-                let target = edit.queue.as_ref().unwrap_or(&job.queue);
-                self.refuse_taken_key(job, target, before)?;
-                if *target != job.queue {
-                    self.enter(target)?;
-                }
-                if let Some(queue_key) = unique_key::queue_key(job, &job.queue) {
-                    self.holders.remove(&queue_key);
-                }
-                job.edit(edit.clone()).map_err(conflict)?;
-            }
+            Change::Revive(revival) => self.revive(job, revival, order.step, now)?,
+            Change::Edit(edit) => self.edit(job, edit)?,
+            Change::Patch(patch) => return self.patch(job, patch),
             Change::Purge => {} // handled by `purge`
         }
-        let queue_key = unique_key::queue_key(job, &job.queue);
-        if let Some(queue_key) = queue_key.filter(|_| job.holds_key(now)) {
-            self.holders.entry(queue_key).or_insert(job.id);
+        if job.holds_key(now) {
+            self.take_key(job);
         }
         Ok(())
     }
 
-    /// Counts one more waiting job in a queue, or refuses if the queue is full.
-    fn enter(&mut self, queue: &QueueName) -> Result<(), Changed> {
-        match self.free_depths.get_mut(queue) {
+    fn revive(
+        &mut self,
+        job: &mut Job,
+        revival: &Revival,
+        step: Option<&ActionStep>,
+        now: Timestamp,
+    ) -> Result<(), Changed> {
+        let before = job.state();
+        let event = Event::Revived(revival.consent);
+        before.after(event).ok_or(Changed::Conflict(before))?;
+        self.refuse_taken_key(job, &job.queue, before)?;
+        self.refuse_full(&job.queue)?;
+        let replay = step.and_then(ActionStep::replay);
+        job.revive(revival.clone(), replay, now)?;
+        self.enter(&job.queue);
+        Ok(())
+    }
+
+    fn edit(&mut self, job: &mut Job, edit: &Edit) -> Result<(), Changed> {
+        let before = job.state();
+        before
+            .after(Event::Changed)
+            .ok_or(Changed::Conflict(before))?;
+        self.move_to(job, edit.queue.as_ref().unwrap_or(&job.queue))?;
+        job.edit(edit.clone()).map_err(conflict)
+    }
+
+    fn patch(&mut self, job: &mut Job, patch: &Patch) -> Result<(), Changed> {
+        let before = job.clone();
+        job.patch(patch)?;
+        if before.state() == State::Waiting {
+            self.move_to(&before, &job.queue)?;
+            self.take_key(job);
+        }
+        Ok(())
+    }
+
+    /// Lets a waiting job leave its queue, if the other one takes it.
+    fn move_to(&mut self, job: &Job, target: &QueueName) -> Result<(), Changed> {
+        self.refuse_taken_key(job, target, job.state())?;
+        if *target != job.queue {
+            self.refuse_full(target)?;
+            self.enter(target);
+        }
+        if let Some(queue_key) = unique_key::queue_key(job, &job.queue) {
+            self.holders.remove(&queue_key);
+        }
+        Ok(())
+    }
+
+    /// Makes a job the holder of its unique key, if no other job holds it.
+    fn take_key(&mut self, job: &Job) {
+        if let Some(queue_key) = unique_key::queue_key(job, &job.queue) {
+            self.holders.entry(queue_key).or_insert(job.id);
+        }
+    }
+
+    /// Refuses the change if the queue is full.
+    fn refuse_full(&self, queue: &QueueName) -> Result<(), Changed> {
+        match self.free_depths.get(queue) {
             Some((0, max_depth)) => Err(Changed::QueueFull {
                 max_depth: *max_depth,
             }),
-            Some((left, _)) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts one more waiting job in a queue.
+    fn enter(&mut self, queue: &QueueName) {
+        if let Some((left, _)) = self.free_depths.get_mut(queue) {
+            *left = left.saturating_sub(1);
         }
     }
 
@@ -197,12 +256,51 @@ impl ChangeBatch {
         job.holds_key(now) && holder.is_some_and(|holder| *holder != job.id)
     }
 
+    /// Makes sure that the failure groups of jobs that moved to another group exist.
+    async fn enter_groups(
+        &mut self,
+        session: &mut Session,
+        groups: &Groups,
+        now: Timestamp,
+    ) -> DriverResult<()> {
+        let group_of = |job: &Job| job.group().map(|(key, _)| key);
+        let (before, changed) = (&self.before, &self.changed);
+        let moved = self.jobs.iter_mut().filter(|(id, job)| {
+            let before = before.get(id).and_then(|before| group_of(&before.job));
+            changed.contains(id) && group_of(job) != before
+        });
+        let mut moved: Vec<&mut Job> = moved.map(|(_, job)| job).collect();
+        moved.sort_unstable_by_key(|job| job.id);
+        groups.enter(session, &mut moved, Entry::Moved, now).await?;
+        Ok(())
+    }
+
     /// Writes all changed jobs. They may move between the tables of active and finished jobs.
-    async fn write(&self, session: &mut Session, now: Timestamp) -> DriverResult<()> {
+    async fn write(
+        &self,
+        session: &mut Session,
+        change: &Change,
+        now: Timestamp,
+    ) -> DriverResult<()> {
         let changed = || {
             let ids = self.changed.iter();
             ids.filter_map(|id| Some((self.before.get(id)?, self.jobs.get(id)?)))
         };
+        let mut tallies = TallyChanges::default();
+        for (before, job) in changed() {
+            tallies.count(&before.job, Some(job));
+        }
+        tallies.write(session).await?;
+        let patches = matches!(change, Change::Patch(_));
+        if patches {
+            for table in [DEAD, FINISHED] {
+                let patched = changed().filter(|(before, _)| before.table == table);
+                let patched: Vec<&Job> = patched.map(|(_, job)| job).collect();
+                write::patch_finished(session, &patched, table, now).await?;
+            }
+        }
+        // A patched job that has finished stays where it is.
+        let changed = || changed().filter(|(before, _)| !patches || before.table == JOBS);
         // The row of a finished job includes its last attempt: move that to the history.
         let attempts = changed().filter_map(|(before, job)| {
             let attempt = before.last.row(&before.job)?;
@@ -213,26 +311,30 @@ impl ChangeBatch {
         let was_finished = |before: &StoredJob| before.table != JOBS;
         let active =
             changed().filter(|(before, job)| !was_finished(before) && !job.state().is_final());
+        let job_options = if patches {
+            JobOptions::Write
+        } else {
+            JobOptions::Keep
+        };
         Columns::of(active.map(|(_, job)| job), now)
-            .update(session)
+            .update(session, job_options)
             .await?;
-        for table in [JOBS, DEAD, FINISHED] {
+        for table in [JOBS, DEAD] {
             let finished =
                 changed().filter(|(before, job)| before.table == table && job.state().is_final());
             let finished: Vec<(Job, LastAttempt)> = finished
                 .map(|(_, job)| (job.clone(), LastAttempt::default()))
                 .collect();
-            uncount(session, table, finished.iter().map(|(job, _)| job.id)).await?;
             write::finish(session, &finished, table).await?;
         }
+        let revived =
+            || changed().filter(|(before, job)| was_finished(before) && !job.state().is_final());
         for table in [DEAD, FINISHED] {
-            let revived =
-                changed().filter(|(before, job)| before.table == table && !job.state().is_final());
-            let revived: Vec<&Job> = revived.map(|(_, job)| job).collect();
-            uncount(session, table, revived.iter().map(|job| job.id)).await?;
-            remove(session, table, revived.iter().map(|job| job.id)).await?;
-            write::insert_revived(session, &revived, now).await?;
+            let revived = revived().filter(|(before, _)| before.table == table);
+            remove(session, table, revived.map(|(_, job)| job.id)).await?;
         }
+        let revived: Vec<&Job> = revived().map(|(_, job)| job).collect();
+        write::insert_revived(session, &revived, now).await?;
         let moved = changed().filter(|(before, job)| before.job.queue != job.queue);
         unique_key::release_in(session, moved.map(|(before, job)| (&before.job.queue, job)))
             .await?;
@@ -252,24 +354,7 @@ fn conflict(conflict: Conflict) -> Changed {
     Changed::Conflict(conflict.state)
 }
 
-/// Subtracts jobs from the counts of finished jobs.
-async fn uncount(
-    session: &mut Session,
-    table: &str,
-    ids: impl Iterator<Item = JobId>,
-) -> DriverResult<()> {
-    let ids = uuids(ids);
-    if table == JOBS || ids.is_empty() {
-        return Ok(());
-    }
-    let sql = format!(
-        "insert into windlass.tallies (queue, state, count)
-         select queue, state, -count(*) from {table} where id = any ($1) group by queue, state"
-    );
-    session.query(&sql, params![ids]).await?;
-    Ok(())
-}
-
+/// Deletes finished jobs from a table, and subtracts them from the counts.
 async fn remove(
     session: &mut Session,
     table: &str,
@@ -277,7 +362,7 @@ async fn remove(
 ) -> DriverResult<()> {
     let ids = uuids(ids);
     if !ids.is_empty() {
-        let sql = format!("delete from {table} where id = any ($1)");
+        let sql = include_str!("../sql/remove_finished.sql").replace("/* table */", table);
         session.query(&sql, params![ids]).await?;
     }
     Ok(())
@@ -288,26 +373,40 @@ async fn purge(
     session: &mut Session,
     settings: &Settings,
     ids: &[JobId],
+    step: Option<&ActionStep>,
 ) -> DriverResult<Vec<Changed>> {
     let mut found = find(session, settings, ids, true).await?;
     let mut removed = Vec::new();
     let mut answers = Vec::with_capacity(ids.len());
     for id in ids {
-        let state = found.jobs.get(id).map(|found| found.job.state());
-        answers.push(match state {
-            None if found.unreadable.contains_key(id) => Changed::Unreadable,
-            None => Changed::NotFound,
-            Some(state) if !state.is_final() => Changed::Conflict(state),
-            Some(_) => {
+        let Some(before) = found.jobs.get(id) else {
+            let is_unreadable = found.unreadable.contains_key(id);
+            answers.push(if is_unreadable {
+                Changed::Unreadable
+            } else {
+                Changed::NotFound
+            });
+            continue;
+        };
+        let state = before.job.state();
+        let checked = step.map_or(Ok(()), |step| step.check(&before.job));
+        answers.push(match checked {
+            Err(refused) => refused,
+            Ok(()) if !state.is_final() => Changed::Conflict(state),
+            Ok(()) => {
                 removed.extend(found.jobs.remove(id));
                 Changed::Removed
             }
         });
     }
+    let mut tallies = TallyChanges::default();
+    for before in &removed {
+        tallies.count(&before.job, None);
+    }
+    tallies.write(session).await?;
     for table in [DEAD, FINISHED] {
-        let of_table = || removed.iter().filter(|found| found.table == table);
-        uncount(session, table, of_table().map(|found| found.job.id)).await?;
-        remove(session, table, of_table().map(|found| found.job.id)).await?;
+        let of_table = removed.iter().filter(|found| found.table == table);
+        remove(session, table, of_table.map(|found| found.job.id)).await?;
     }
     let removed_ids = uuids(removed.iter().map(|found| found.job.id));
     let sql = "delete from windlass.attempts where job = any ($1)";

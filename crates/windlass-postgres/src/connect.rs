@@ -186,7 +186,9 @@ fn begin(options: &Options) -> BeginSql {
     );
     BeginSql {
         write: format!("{}{bounds}", include_str!("../sql/begin.sql")),
-        read: format!("begin read only; set local jit = off; {bounds}"),
+        read: format!(
+            "begin read only; set local enable_seqscan = off; set local jit = off; {bounds}"
+        ),
     }
 }
 

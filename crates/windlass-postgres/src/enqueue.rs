@@ -12,7 +12,7 @@ use crate::row;
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::unique_key;
-use crate::write::{Columns, InsertMode};
+use crate::write::{Columns, InsertMode, JobOptions};
 
 /// Stores jobs. A batch without unique keys for queues without a `max_depth` is one statement.
 pub(crate) async fn enqueue(
@@ -46,7 +46,7 @@ async fn insert(
         .insert(session, sql, InsertMode::OwnTransaction)
         .await
     {
-        Err(error) if error.is_finished_id() => return Ok(None),
+        Err(error) if error.is_failed_check() => return Ok(None),
         other => other?,
     };
     let mut stored = HashSet::with_capacity(rows.len());
@@ -170,7 +170,9 @@ async fn enqueue_with_checks(
         return Err(DriverError::Collision);
     }
     let replaced = state.replaced.iter().filter_map(|id| state.jobs.get(id));
-    Columns::of(replaced, now).update(session).await?;
+    Columns::of(replaced, now)
+        .update(session, JobOptions::Keep)
+        .await?;
     session.commit().await?;
     Ok(answers)
 }

@@ -77,8 +77,9 @@ impl DriverError {
         }
     }
 
-    /// Whether `refuse_finished_ids.sql` failed: an id belongs to a finished job.
-    pub(crate) fn is_finished_id(&self) -> bool {
+    /// Whether a check inside a statement failed: `refuse_finished_ids.sql` found the id of a
+    /// finished job, or `succeed.sql` a job that it left out.
+    pub(crate) fn is_failed_check(&self) -> bool {
         self.code()
             .is_some_and(|code| *code == SqlState::DIVISION_BY_ZERO)
     }

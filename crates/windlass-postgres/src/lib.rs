@@ -4,12 +4,16 @@
 //! others have locked. The claim order is a partial index over due jobs; a job that becomes due
 //! moves into it, and the next claim does that move.
 
+mod backfill;
 mod change;
 mod claim;
 mod connect;
 mod document;
 mod enqueue;
 mod error;
+mod failure_group;
+mod fold;
+mod list;
 mod migrate;
 mod node;
 mod open_error;
@@ -24,6 +28,7 @@ mod session;
 mod settings;
 mod settle;
 mod store;
+mod tally_change;
 mod tls;
 mod unique_key;
 mod unreadable;
@@ -41,6 +46,7 @@ use windlass_store::refused::Refusals;
 
 use connect::Connections;
 use error::DriverResult;
+use failure_group::Groups;
 use settings::Settings;
 use wake::Wake;
 
@@ -51,6 +57,7 @@ pub use options::Options;
 pub struct PostgresStore {
     connections: Arc<Connections>,
     settings: Arc<Settings>,
+    groups: Arc<Groups>,
     wake: Arc<Wake>,
     refusals: Refusals,
     background: Vec<JoinHandle<()>>,
@@ -67,7 +74,9 @@ impl PostgresStore {
         let connections = Arc::new(Connections::new(options)?);
         connections.check().await?;
         let (wake, settings) = (Arc::new(Wake::new()), Arc::new(Settings::default()));
+        let groups = Arc::new(Groups::default());
         let spawn = |task: Background| {
+            let groups = Arc::clone(&groups);
             let (connections, wake) = (Arc::clone(&connections), Arc::clone(&wake));
             let settings = Arc::clone(&settings);
             tokio::spawn(async move {
@@ -76,6 +85,8 @@ impl PostgresStore {
                     Background::Listen => wake.listen(&connections).await,
                     Background::FindMissed => wake.find_missed(&connections).await,
                     Background::Upkeep => upkeep::run(&connections, &settings).await,
+                    Background::Fold => fold::run(&connections).await,
+                    Background::Backfill => backfill::run(&connections, &settings, &groups).await,
                 }
             })
         };
@@ -84,20 +95,32 @@ impl PostgresStore {
             Background::Listen,
             Background::FindMissed,
             Background::Upkeep,
+            Background::Fold,
+            Background::Backfill,
         ];
         Ok(PostgresStore {
             background: background.map(spawn).into(),
             connections,
             settings,
+            groups,
             wake,
             refusals: Refusals::default(),
         })
     }
 
-    /// Migrates the schema to the newest version. Returns the migrations that it applied. If
-    /// several nodes start together, one migrates and the others wait.
+    /// Migrates the schema to the newest version, and fills in what old jobs lack. Returns the
+    /// migrations that it applied. If several nodes start together, one migrates and the others
+    /// wait.
+    ///
+    /// The schema changes in one transaction, the jobs in many small ones. If this is interrupted,
+    /// another call, or a store that connects, continues.
     pub async fn migrate(options: &Options) -> Result<Vec<Migration>, StoreError> {
-        with_client(options, async |client| migrate::up(client).await).await
+        let applied = with_client(options, async |client| migrate::up(client).await).await?;
+        let connections = Connections::new(options.clone())?;
+        let (settings, groups) = (Settings::default(), Groups::default());
+        let filled_in = backfill::fill_in(&connections, &settings, &groups).await;
+        connections.close();
+        filled_in.map(|()| applied)
     }
 
     /// Returns the version of the schema; 0 if there is none.
@@ -112,6 +135,8 @@ enum Background {
     Listen,
     FindMissed,
     Upkeep,
+    Fold,
+    Backfill,
 }
 
 /// Locks a mutex, also after a panic of another thread: no code here leaves the data half-changed.

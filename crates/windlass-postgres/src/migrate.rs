@@ -18,11 +18,18 @@ pub struct Migration {
 }
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 1] = [Migration {
-    number: 1,
-    name: "jobs",
-    sql: include_str!("../migrations/0001_jobs.sql"),
-}];
+pub const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        number: 1,
+        name: "jobs",
+        sql: include_str!("../migrations/0001_jobs.sql"),
+    },
+    Migration {
+        number: 2,
+        name: "failure groups",
+        sql: include_str!("../migrations/0002_failure_groups.sql"),
+    },
+];
 
 /// The advisory lock of a node that migrates: the letters of "windlass".
 const LOCK: i64 = 0x7769_6E64_6C61_7373;

@@ -1,17 +1,14 @@
-//! Reads jobs, lists and counts.
+//! Reads jobs, attempts and counts.
 
 use std::collections::{BTreeMap, HashMap};
 
 use tokio_postgres::Row;
-use uuid::Uuid;
 use windlass_core::{Job, JobId, QueueName, Timestamp};
 use windlass_store::stored::LastAttempt;
-use windlass_store::{
-    Attempt, Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX, StoreError,
-};
+use windlass_store::{Attempt, Counts, StoreError};
 
 use crate::error::{DriverError, DriverResult};
-use crate::param::{Time, bigint, params, unsigned};
+use crate::param::{Time, bigint, params};
 use crate::queue;
 use crate::row::{self, ACTIVE_COLUMNS, FINISHED_COLUMNS, uuids};
 use crate::session::Session;
@@ -56,14 +53,25 @@ pub(crate) async fn find(
     ids: &[JobId],
     lock: bool,
 ) -> DriverResult<FoundJobs> {
+    // Each statement has its own snapshot, and a job may move between tables meanwhile: from `jobs`
+    // to the others when it finishes, and back when it is revived. A job that is nowhere is looked
+    // up in `jobs` once more.
+    find_in(session, settings, ids, &[JOBS, DEAD, FINISHED, JOBS], lock).await
+}
+
+/// Finds the jobs with these ids in some tables, one after the other.
+pub(crate) async fn find_in(
+    session: &mut Session,
+    settings: &Settings,
+    ids: &[JobId],
+    tables: &[&'static str],
+    lock: bool,
+) -> DriverResult<FoundJobs> {
     let mut found = FoundJobs::default();
     let mut missing = uuids(ids.iter().copied());
     missing.sort_unstable();
     missing.dedup();
-    // Each statement has its own snapshot, and a job may move between tables meanwhile: from `jobs`
-    // to the others when it finishes, and back when it is revived. A job that is nowhere is looked
-    // up in `jobs` once more.
-    for table in [JOBS, DEAD, FINISHED, JOBS] {
+    for &table in tables {
         if missing.is_empty() {
             break;
         }
@@ -168,130 +176,28 @@ pub(crate) fn attempt(found: &Row) -> DriverResult<Attempt> {
     })
 }
 
-/// The most whole jobs that a list reads at once; they may be large.
-const BODIES_MAX: usize = 100;
-
-/// Returns a page of jobs. Reads id, queue and kind first, in batches that grow, and then the whole
-/// jobs of those that may match.
-pub(crate) async fn list(
-    session: &mut Session,
-    settings: &Settings,
-    filter: &Filter,
-    page: Page,
-    now: Timestamp,
-) -> DriverResult<Listed> {
-    let mut list = Lister::new(page);
-    let mut after = page.after.map_or(Uuid::max(), row::uuid);
-    let mut step = page.limit.clamp(1, PAGE_MAX);
-    let sql = outlines(filter);
-    while !list.is_full() {
-        let rows = session
-            .read(&sql, params![after, bigint(step as u64)])
-            .await?;
-        let mut outlines = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let (queue, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-            let matches = filter
-                .queue
-                .as_ref()
-                .is_none_or(|asked| asked.as_str() == queue)
-                && filter
-                    .kind
-                    .as_ref()
-                    .is_none_or(|asked| asked.as_str() == kind);
-            outlines.push((row::id(row, 0)?, matches));
-        }
-
-        for part in outlines.chunks(BODIES_MAX) {
-            if list.is_full() {
-                break;
-            }
-            let candidates = part.iter().filter(|(_, matches)| *matches);
-            let candidates: Vec<JobId> = candidates.map(|(id, _)| *id).collect();
-            let mut bodies = find(session, settings, &candidates, false).await?;
-            for (id, _) in part {
-                if list.is_full() {
-                    break;
-                }
-                let body = bodies.jobs.remove(id).map(|found| found.job);
-                list.look(*id, body.filter(|job| filter.matches(job, now)));
-            }
-        }
-        if rows.len() < step {
-            break; // no more rows
-        }
-        if let Some((last, _)) = outlines.last() {
-            after = row::uuid(*last);
-        }
-        step = (step * 4).min(SCAN_MAX);
-    }
-    Ok(list.finish())
-}
-
-/// Returns the SQL for id, queue and kind of jobs, from the tables that can have matches.
-fn outlines(filter: &Filter) -> String {
-    let (active, dead, finished) = match (filter.state, filter.reason) {
-        (_, Some(_)) | (Some(ListedState::Dead), _) => (false, true, false),
-        (Some(ListedState::Scheduled | ListedState::Ready | ListedState::Running), None) => {
-            (true, false, false)
-        }
-        (Some(ListedState::Succeeded | ListedState::Cancelled), None) => (false, false, true),
-        (None, None) => (true, true, true),
-    };
-    let running = match filter.state {
-        Some(ListedState::Running) => "and lease_until is not null",
-        Some(ListedState::Scheduled | ListedState::Ready) => "and lease_until is null",
-        _ => "",
-    };
-    let tables = [
-        (active, JOBS, running),
-        (dead, DEAD, ""),
-        (finished, FINISHED, ""),
-    ];
-    let parts = tables.iter().filter(|(looked_at, _, _)| *looked_at).map(|(_, table, and)| {
-        format!("(select id, queue, kind from {table} where id < $1 {and} order by id desc limit $2)")
-    });
-    let parts: Vec<String> = parts.collect();
-    format!(
-        "select * from ({}) as jobs order by id desc limit $2",
-        parts.join(" union all ")
-    )
-}
-
 pub(crate) async fn counts(
     session: &mut Session,
     now: Timestamp,
 ) -> DriverResult<BTreeMap<QueueName, Counts>> {
     let mut counts: BTreeMap<QueueName, Counts> = BTreeMap::new();
-    let number = |row: &Row, column: usize| -> DriverResult<u64> {
-        let number: i64 = row.try_get(column)?;
-        Ok(unsigned(number))
-    };
-    let active = include_str!("../sql/count_active.sql");
-    for found in session.read(active, params![Time(now)]).await? {
+    let sql = include_str!("../sql/count_jobs.sql");
+    for found in session.read(sql, params![Time(now)]).await? {
         let Ok(queue) = row::name(&found, 0) else {
             continue; // a name that only a newer version allows
         };
-        let queue_counts = counts.entry(queue).or_default();
-        queue_counts.scheduled = number(&found, 1)?;
-        queue_counts.ready = number(&found, 2)?;
-        queue_counts.retrying = number(&found, 3)?;
-        queue_counts.running = number(&found, 4)?;
-        queue_counts.oldest_ready = row::optional_time(&found, 5).unwrap_or_default();
-    }
-    let ended = "select queue, state, sum(count)::bigint from windlass.tallies group by queue, state having sum(count) > 0";
-    for found in session.read(ended, params![]).await? {
-        let Ok(queue) = row::name(&found, 0) else {
-            continue;
+        let queue_counts = Counts {
+            scheduled: row::number(&found, 1)?,
+            ready: row::number(&found, 2)?,
+            retrying: row::number(&found, 3)?,
+            running: row::number(&found, 4)?,
+            succeeded: row::number(&found, 5)?,
+            dead: row::number(&found, 6)?,
+            cancelled: row::number(&found, 7)?,
+            oldest_ready: row::optional_time(&found, 8).unwrap_or_default(),
+            rate_until: None,
         };
-        let queue_counts = counts.entry(queue).or_default();
-        let state: &str = found.try_get(1)?;
-        let state_count = match state {
-            "succeeded" => &mut queue_counts.succeeded,
-            "cancelled" => &mut queue_counts.cancelled,
-            _ => &mut queue_counts.dead,
-        };
-        *state_count = number(&found, 2)?;
+        counts.insert(queue, queue_counts);
     }
     for (queue, limits) in queue::queues(session).await? {
         if let (Some(rate), Some(queue_counts)) = (limits.rate, counts.get_mut(&queue)) {

@@ -7,10 +7,10 @@ use serde_json::Value;
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::{
-    AttemptError, DeadReason, FinalState, Finish, Job, JobId, Lease, Outcome, Payload, State,
-    StateDetails, Timestamp,
+    AttemptError, DeadReason, FinalState, Fingerprint, Finish, Job, JobId, Lease, Outcome, Payload,
+    State, StateDetails, Timestamp,
 };
-use windlass_store::stored::{EnqueuedRow, LastAttempt};
+use windlass_store::stored::{EnqueuedRow, LastAttempt, parse_interventions};
 
 use crate::error::{DriverError, DriverResult};
 use crate::param::{Time, unsigned};
@@ -20,7 +20,8 @@ use crate::settings::SettingsById;
 macro_rules! job_columns {
     () => {
         "id, queue, kind, rank, run_at, created_at, payload, extra, attempt, failures, snoozes, losses_in_a_row, \
-         previous_delay, first_started_at, started_at, worker, last_error, failed_at"
+         previous_delay, first_started_at, started_at, worker, last_error, failed_at, fingerprint, interventions, \
+         waiting_since"
     };
 }
 
@@ -56,6 +57,20 @@ pub(crate) fn optional_time(row: &Row, column: usize) -> DriverResult<Option<Tim
     Ok(at.map(|Time(at)| at))
 }
 
+/// The bit of a fingerprint that is stored flipped, so that the signed order of the database is the
+/// order of causes.
+const FLIPPED: u64 = 1 << 63;
+
+/// Converts a fingerprint to its stored form.
+pub(crate) fn cause(fingerprint: Fingerprint) -> i64 {
+    (fingerprint.bits() ^ FLIPPED).cast_signed()
+}
+
+/// Converts a fingerprint from its stored form.
+pub(crate) fn fingerprint(stored: i64) -> Fingerprint {
+    Fingerprint::from_bits(stored.cast_unsigned() ^ FLIPPED)
+}
+
 /// Reads a version or a cursor.
 pub(crate) fn number(row: &Row, column: usize) -> DriverResult<u64> {
     let number: i64 = row.try_get(column)?;
@@ -84,7 +99,7 @@ pub(crate) fn micros(duration: Duration) -> i64 {
 
 /// Returns the number of the retry settings of an active job.
 pub(crate) fn settings_of(row: &Row) -> Option<i32> {
-    row.try_get(19).ok().flatten()
+    row.try_get(22).ok().flatten()
 }
 
 /// Reads an active job.
@@ -95,15 +110,15 @@ pub(crate) fn active(row: &Row, settings: &SettingsById) -> DriverResult<Job> {
             "the attempt counter is at its maximum",
         ));
     }
-    let Some(until) = optional_time(row, 18)? else {
+    let Some(until) = optional_time(row, 21)? else {
         return Ok(job);
     };
-    let number: Option<i32> = row.try_get(19)?;
+    let number: Option<i32> = row.try_get(22)?;
     // A failover may have lost the settings; then the defaults apply.
     let settings = number.and_then(|number| settings.get(&number)).cloned();
     let settings = settings.transpose().map_err(DriverError::damaged)?;
     let lease = Lease {
-        cancel_requested: row.try_get(20)?,
+        cancel_requested: row.try_get(23)?,
         ..settings.unwrap_or_default().lease_for(&job, until)
     };
     job.state_details = StateDetails::Running(lease);
@@ -113,8 +128,8 @@ pub(crate) fn active(row: &Row, settings: &SettingsById) -> DriverResult<Job> {
 /// Reads a finished job, and how its last attempt ended.
 pub(crate) fn finished(row: &Row) -> DriverResult<(Job, LastAttempt)> {
     let mut job = job(row)?;
-    let (state, reason): (&str, Option<&str>) = (row.try_get(18)?, row.try_get(19)?);
-    let result: Option<&str> = row.try_get(21)?;
+    let (state, reason): (&str, Option<&str>) = (row.try_get(21)?, row.try_get(22)?);
+    let result: Option<&str> = row.try_get(24)?;
     let how = match (state, reason) {
         ("succeeded", None) => {
             let result = result.map(|text| json("the result", text)).transpose()?;
@@ -132,13 +147,13 @@ pub(crate) fn finished(row: &Row) -> DriverResult<(Job, LastAttempt)> {
             )));
         }
     };
-    let finished_at = time(row, 20)?;
+    let finished_at = time(row, 23)?;
     job.state_details = StateDetails::Finished(Finish {
         finished_at,
         state: how,
     });
-    let outcome: Option<&str> = row.try_get(22)?;
-    let detail: Option<&str> = row.try_get(23)?;
+    let outcome: Option<&str> = row.try_get(25)?;
+    let detail: Option<&str> = row.try_get(26)?;
     let last = LastAttempt {
         outcome: outcome.map(self::outcome).transpose()?,
         detail: detail.map(value).transpose()?,
@@ -173,6 +188,10 @@ fn job(row: &Row) -> DriverResult<Job> {
     let error: Option<&str> = row.try_get(16)?;
     job.last_error = error.map(self::error).transpose()?;
     job.failed_at = optional_time(row, 17)?;
+    let fingerprint: Option<i64> = row.try_get(18)?;
+    job.fingerprint = fingerprint.map(self::fingerprint);
+    job.interventions = parse_interventions(row.try_get(19)?).map_err(DriverError::damaged)?;
+    job.waiting_since = optional_time(row, 20)?.unwrap_or(job.created_at);
     Ok(job)
 }
 

@@ -169,6 +169,9 @@ impl Session {
         begun?;
         // `COMMIT` of a failed transaction rolls it back, so the connection can be used again.
         self.clean = committed.is_ok();
+        if committed.is_ok() && (rows.is_err() || checked.is_err()) {
+            self.committing.store(false, Ordering::Relaxed);
+        }
         let rows = rows?;
         checked?;
         committed?;

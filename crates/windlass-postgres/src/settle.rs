@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio_postgres::Row;
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
@@ -11,17 +12,19 @@ use windlass_core::{
 };
 use windlass_store::refused::SweepPart;
 use windlass_store::stored::LastAttempt;
-use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
+use windlass_store::{Attempt, AttemptId, AttemptReport, Expired, Renewed, Settled, Swept};
 
 use crate::error::{DriverError, DriverResult};
+use crate::failure_group::{Entry, Groups};
 use crate::param::{Time, bigint, int, params};
 use crate::read::{self, JOBS, find};
 use crate::row::{self, ACTIVE_COLUMNS, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::tally_change::TallyChanges;
 use crate::unique_key;
 use crate::unreadable;
-use crate::write::{self, Columns};
+use crate::write::{self, Columns, JobOptions};
 
 pub(crate) async fn renew(
     session: &mut Session,
@@ -61,11 +64,12 @@ fn attempt_id(found: &Row) -> DriverResult<AttemptId> {
     })
 }
 
-/// Ends attempts. Successes are one statement. For other outcomes, the rows are locked and `core`
-/// decides. Also returns the jobs that wait again.
+/// Ends attempts. Successes are one statement. For other outcomes, and for jobs that operators
+/// changed, the rows are locked and `core` decides. Also returns the jobs that wait again.
 pub(crate) async fn settle_all(
     session: &mut Session,
     settings: &Settings,
+    groups: &Groups,
     reports: &[AttemptReport],
     now: Timestamp,
 ) -> DriverResult<(Vec<Settled>, Vec<Job>)> {
@@ -83,7 +87,15 @@ pub(crate) async fn settle_all(
         matches!(report, Some(Report::Succeeded(_)))
     });
     let only_successes = others.is_empty() && successes.len() == reports.len();
-    let done = succeed(session, reports, &successes, only_successes, now).await?;
+    let mut own_transaction = only_successes;
+    let mut done = succeed(session, reports, &successes, own_transaction, now).await;
+    if own_transaction && done.as_ref().is_err_and(DriverError::is_failed_check) {
+        // Operators changed one of the jobs, so `core` decides about it in the same transaction.
+        own_transaction = false;
+        done = succeed(session, reports, &successes, own_transaction, now).await;
+    }
+    let done = done?;
+    let mut others = others;
     for position in successes {
         let Some(report) = reports.get(position) else {
             continue;
@@ -92,11 +104,21 @@ pub(crate) async fn settle_all(
             (done.get(&report.attempt_id), answers.get_mut(position))
         {
             *answer = Some(Settled::Done(settlement.clone()));
+        } else if !own_transaction {
+            others.push(position);
         }
     }
-    let waiting = fail(session, settings, reports, &others, &mut answers, now).await?;
-    if !only_successes {
+    let mut ended = end_running(session, settings, reports, &others, now).await?;
+    let changes = ended.write(session, groups, now).await?;
+    if !own_transaction {
         session.commit().await?;
+    }
+    groups.remember(changes.failed(), now);
+    let waiting = ended.waiting();
+    for (position, ended) in ended.positions.into_iter().zip(ended.jobs) {
+        if let (Some(answer), Some((settlement, _))) = (answers.get_mut(position), ended.attempt) {
+            *answer = Some(Settled::Done(settlement));
+        }
     }
     let unanswered = answers.iter().any(Option::is_none);
     let outcomes = if unanswered {
@@ -147,7 +169,7 @@ async fn succeed(
         .map(|report| report.detail.as_ref().map(ToString::to_string))
         .collect();
     let sql = include_str!("../sql/succeed.sql");
-    let params = params![ids, attempts, results, details, Time(now)];
+    let params = params![ids, attempts, results, details, Time(now), own_transaction];
     let rows = if own_transaction {
         session.single(sql, params).await?
     } else {
@@ -161,6 +183,9 @@ async fn succeed(
         })
         .collect();
     for found in &rows {
+        if found.try_get::<_, Option<uuid::Uuid>>(0)?.is_none() {
+            continue; // nothing succeeded
+        }
         let attempt = attempt_id(found)?;
         let result = results.get(&attempt).cloned().flatten();
         let (failures, snoozes) = (row::count(found, 2)?, row::count(found, 3)?);
@@ -186,17 +211,17 @@ fn success(failures: u32, snoozes: u32, result: Option<Payload>, now: Timestamp)
     settle(&running, Report::Succeeded(result), now, 0)
 }
 
-/// Ends attempts that did not succeed. Returns the jobs that wait again.
-async fn fail(
+/// Ends attempts as `core` decides.
+async fn end_running(
     session: &mut Session,
     settings: &Settings,
     reports: &[AttemptReport],
     positions: &[usize],
-    answers: &mut [Option<Settled>],
     now: Timestamp,
-) -> DriverResult<Vec<Job>> {
+) -> DriverResult<EndedJobs> {
+    let mut ended = EndedJobs::default();
     if positions.is_empty() {
-        return Ok(Vec::new());
+        return Ok(ended);
     }
     let ids = uuids(
         positions
@@ -213,7 +238,6 @@ async fn fail(
     let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
     let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
-    let mut ended = EndedAttempts::default();
     for position in positions {
         let Some(report) = reports.get(*position) else {
             continue;
@@ -226,59 +250,157 @@ async fn fail(
         } else {
             None
         };
-        if let (Some(job), Some(answer)) = (running, answers.get_mut(*position)) {
-            let settlement = ended.end(job, report, now);
-            *answer = Some(Settled::Done(settlement));
+        if let Some(job) = running {
+            ended.end(job, report, now);
+            ended.positions.push(*position);
         }
     }
-    ended.write(session, now).await?;
-    Ok(ended.waiting)
+    Ok(ended)
 }
 
-/// Ended attempts and their jobs, to be written together.
+/// Jobs whose attempt ended, and jobs that expired, to be written together.
 #[derive(Default)]
-pub(crate) struct EndedAttempts {
-    pub(crate) waiting: Vec<Job>,
-    pub(crate) finished: Vec<(Job, LastAttempt)>,
-    attempts: Vec<(JobId, Attempt)>,
+pub(crate) struct EndedJobs {
+    jobs: Vec<EndedJob>,
+    /// The positions of the reports that ended them.
+    positions: Vec<usize>,
 }
 
-impl EndedAttempts {
+struct EndedJob {
+    before: Job,
+    job: Job,
+    /// The end of the attempt with details for the history; `None` if the job expired.
+    attempt: Option<(Settlement, Option<Value>)>,
+    is_new_group: bool,
+}
+
+impl EndedJobs {
     /// Ends a running attempt as `core` decides.
-    fn end(&mut self, mut job: Job, report: &AttemptReport, now: Timestamp) -> Settlement {
-        let retry_count = job.failures;
+    fn end(&mut self, mut job: Job, report: &AttemptReport, now: Timestamp) {
+        let before = job.clone();
         let settlement = job
             .decide(report.report.clone(), now, report.random)
             .expect("the job is running");
         job.settle(settlement.clone(), now)
             .expect("the job is running, and its row is locked");
-        let detail = report.detail.clone();
-        if job.state().is_final() {
-            let outcome = Some(settlement.outcome);
-            self.finished.push((job, LastAttempt { outcome, detail }));
-            return settlement;
-        }
-        let attempt = Attempt {
-            attempt: job.attempt,
-            retry_count,
-            outcome: settlement.outcome,
-            started_at: job.started_at.unwrap_or(now),
-            finished_at: now,
-            worker: job.worker.clone(),
-            error: settlement.error.clone(),
-            detail,
-        };
-        self.attempts.push((job.id, attempt));
-        self.waiting.push(job);
-        settlement
+        self.jobs.push(EndedJob {
+            before,
+            job,
+            attempt: Some((settlement, report.detail.clone())),
+            is_new_group: false,
+        });
     }
 
-    pub(crate) async fn write(&self, session: &mut Session, now: Timestamp) -> DriverResult<()> {
-        Columns::of(&self.waiting, now).update(session).await?;
-        write::finish(session, &self.finished, JOBS).await?;
-        let finished: Vec<&Job> = self.finished.iter().map(|(job, _)| job).collect();
+    fn expire(&mut self, mut job: Job, now: Timestamp) -> DriverResult<()> {
+        debug_assert_eq!(job.state(), State::Waiting);
+        let before = job.clone();
+        job.expire(now)
+            .map_err(|conflict| DriverError::damaged(conflict.to_string()))?;
+        self.jobs.push(EndedJob {
+            before,
+            job,
+            attempt: None,
+            is_new_group: false,
+        });
+        Ok(())
+    }
+
+    /// The jobs that wait again.
+    fn waiting(&self) -> Vec<Job> {
+        let jobs = self.jobs.iter().map(|ended| &ended.job);
+        let waiting = jobs.filter(|job| !job.state().is_final());
+        waiting.cloned().collect()
+    }
+
+    /// Writes all jobs. Returns how failure groups changed.
+    async fn write(
+        &mut self,
+        session: &mut Session,
+        groups: &Groups,
+        now: Timestamp,
+    ) -> DriverResult<TallyChanges> {
+        let changes = self.enter_groups(session, groups, now).await?;
+        let active = self.jobs.iter().map(|ended| &ended.job);
+        let active = active.filter(|job| !job.state().is_final());
+        Columns::of(active, now)
+            .update(session, JobOptions::Keep)
+            .await?;
+        let finished = self
+            .jobs
+            .iter()
+            .filter(|ended| ended.job.state().is_final());
+        let finished: Vec<(Job, LastAttempt)> = finished
+            .map(|ended| (ended.job.clone(), ended.last_attempt()))
+            .collect();
+        write::finish(session, &finished, JOBS).await?;
+        let finished: Vec<&Job> = finished.iter().map(|(job, _)| job).collect();
         unique_key::release(session, &finished, now).await?;
-        write::insert_attempts(session, &self.attempts).await
+        let attempts = self.jobs.iter().filter_map(|ended| ended.history_row(now));
+        let attempts: Vec<(JobId, Attempt)> = attempts.collect();
+        write::insert_attempts(session, &attempts).await?;
+        changes.write(session).await?;
+        Ok(changes)
+    }
+
+    /// Puts jobs that failed into their failure groups.
+    async fn enter_groups(
+        &mut self,
+        session: &mut Session,
+        groups: &Groups,
+        now: Timestamp,
+    ) -> DriverResult<TallyChanges> {
+        let failed = self.jobs.iter_mut().filter(|ended| ended.has_failed());
+        let mut failed: Vec<&mut Job> = failed.map(|ended| &mut ended.job).collect();
+        let mut new = groups
+            .enter(session, &mut failed, Entry::Failed, now)
+            .await?;
+        let mut changes = TallyChanges::default();
+        for ended in &mut self.jobs {
+            changes.count(&ended.before, Some(&ended.job));
+            if !ended.has_failed() {
+                continue;
+            }
+            changes.count_failure(&ended.job, now);
+            let key = ended.job.group().map(|(key, _)| key);
+            ended.is_new_group = key.is_some_and(|key| new.remove(&key));
+            if let Some((settlement, _)) = &mut ended.attempt {
+                settlement.fingerprint = ended.job.fingerprint;
+                settlement.is_new_group = ended.is_new_group;
+            }
+        }
+        Ok(changes)
+    }
+}
+
+impl EndedJob {
+    fn has_failed(&self) -> bool {
+        let settlement = self.attempt.as_ref().map(|(settlement, _)| settlement);
+        settlement.is_none_or(|settlement| settlement.fingerprint.is_some())
+    }
+
+    /// How the last attempt ended, for the row of a finished job.
+    fn last_attempt(&self) -> LastAttempt {
+        let attempt = self.attempt.as_ref();
+        attempt.map_or_else(LastAttempt::default, |(settlement, detail)| LastAttempt {
+            outcome: Some(settlement.outcome),
+            detail: detail.clone(),
+        })
+    }
+
+    /// The history row of an attempt that did not finish its job.
+    fn history_row(&self, now: Timestamp) -> Option<(JobId, Attempt)> {
+        let (settlement, detail) = self.attempt.as_ref()?;
+        let row = Attempt {
+            attempt: self.job.attempt,
+            retry_count: self.before.failures,
+            outcome: settlement.outcome,
+            started_at: self.job.started_at.unwrap_or(now),
+            finished_at: now,
+            worker: self.job.worker.clone(),
+            error: settlement.error.clone(),
+            detail: detail.clone(),
+        };
+        (!self.job.state().is_final()).then_some((self.job.id, row))
     }
 }
 
@@ -355,13 +477,14 @@ pub(crate) async fn to_sweep(
 pub(crate) async fn sweep(
     session: &mut Session,
     settings: &Settings,
+    groups: &Groups,
     part: &SweepPart,
     limit: usize,
     now: Timestamp,
     random: u64,
 ) -> DriverResult<(Swept, Vec<Job>)> {
     let mut random = Random::new(random);
-    let (mut swept, mut ended) = (Swept::default(), EndedAttempts::default());
+    let mut ended = EndedJobs::default();
     let (except, only) = match part {
         SweepPart::AllExcept(except) => (uuids(except.iter().copied()), None),
         SweepPart::One(id) => (Vec::new(), Some(row::uuid(*id))),
@@ -387,9 +510,9 @@ pub(crate) async fn sweep(
             random: random.bits(),
             detail: None,
         };
-        swept.lost.push((attempt, ended.end(job, &report, now)));
+        ended.end(job, &report, now);
     }
-    let left = limit.saturating_sub(swept.lost.len());
+    let left = limit.saturating_sub(ended.jobs.len());
     let sql = format!(
         "select {ACTIVE_COLUMNS} from {JOBS} where {OVERDUE} and {chosen}
          order by deadline, id limit $2 for update skip locked"
@@ -399,14 +522,23 @@ pub(crate) async fn sweep(
         .await?;
     let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     unreadable::park(session, &unreadable).await?;
-    for mut job in jobs {
-        debug_assert_eq!(job.state(), State::Waiting);
-        job.expire(now)
-            .map_err(|conflict| DriverError::damaged(conflict.to_string()))?;
-        swept.expired.push(job.id);
-        ended.finished.push((job, LastAttempt::default()));
+    for job in jobs {
+        ended.expire(job, now)?;
     }
-    ended.write(session, now).await?;
+    let changes = ended.write(session, groups, now).await?;
     session.commit().await?;
-    Ok((swept, ended.waiting))
+    groups.remember(changes.failed(), now);
+    let waiting = ended.waiting();
+    let mut swept = Swept::default();
+    for ended in ended.jobs {
+        let (job, attempt) = (ended.job.id, ended.job.attempt);
+        match ended.attempt {
+            Some((settlement, _)) => swept.lost.push((AttemptId { job, attempt }, settlement)),
+            None => swept.expired.push(Expired {
+                job,
+                is_new_group: ended.is_new_group,
+            }),
+        }
+    }
+    Ok((swept, waiting))
 }

@@ -7,23 +7,25 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
-use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
+use windlass_core::{
+    ActionId, GroupKey, Job, JobId, QueueName, RevivalTally, ScheduleId, Timestamp,
+};
 use windlass_store::refused::{SweepPart, SweepSteps, split_on_refusal};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document,
-    DueQueues, Enqueue, Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed, Node,
-    Page, QueueLimits, Record, RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled,
-    Store, StoreError, Swept, Written,
+    ActionStep, Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts,
+    Document, DueQueues, Enqueue, Enqueued, Expected, FailureGroup, Filter, Fire, Fired,
+    FiredOccurrence, GroupFilter, Listed, Node, Page, QueueLimits, Record, RecordRange, Renewed,
+    Schedule, ScheduleRef, Schedules, Settled, Store, StoreError, Swept, Written,
 };
 
-use crate::change;
+use crate::change::{self, Order};
 use crate::claim::{self, ClaimOutcome, ClaimParams};
 use crate::connect::ConnectionClass::{self, Other, Vital};
 use crate::error::{DriverError, DriverResult};
 use crate::session::Session;
 use crate::{
-    PostgresStore, document, enqueue, node, queue, read, record, row, schedule, settle, unreadable,
-    upkeep,
+    PostgresStore, document, enqueue, failure_group, fold, list, node, queue, read, record, row,
+    schedule, settle, tally_change, unreadable, upkeep,
 };
 
 /// The most times a claim runs if it meets unreadable jobs, each time without those it has met.
@@ -53,10 +55,10 @@ impl SweepSteps for PostgresStore {
         now: Timestamp,
         random: u64,
     ) -> Result<Swept, StoreError> {
-        let (settings, part) = (&self.settings, &part);
+        let (settings, groups, part) = (&self.settings, &self.groups, &part);
         let (swept, waiting) = self
             .run(Vital, |mut session| async move {
-                settle::sweep(&mut session, settings, part, limit, now, random).await
+                settle::sweep(&mut session, settings, groups, part, limit, now, random).await
             })
             .await?;
         if !waiting.is_empty() {
@@ -172,10 +174,11 @@ impl Store for PostgresStore {
         now: Timestamp,
     ) -> Result<Vec<Settled>, StoreError> {
         let step = |reports: Arc<Vec<AttemptReport>>| async move {
-            let (settings, reports) = (&self.settings, reports.as_slice());
+            let (settings, groups) = (&self.settings, &self.groups);
+            let reports = reports.as_slice();
             let (answers, waiting) = self
                 .run(Vital, |mut session| async move {
-                    settle::settle_all(&mut session, settings, reports, now).await
+                    settle::settle_all(&mut session, settings, groups, reports, now).await
                 })
                 .await?;
             if waiting.is_empty() {
@@ -197,12 +200,14 @@ impl Store for PostgresStore {
         &self,
         jobs: &[JobId],
         change: &Change,
+        step: Option<&ActionStep>,
         now: Timestamp,
     ) -> Result<Vec<Changed>, StoreError> {
-        let settings = &self.settings;
+        let (settings, groups) = (&self.settings, &self.groups);
+        let order = Order { change, step };
         let (answers, waiting) = self
             .run(Other, |mut session| async move {
-                change::change(&mut session, settings, jobs, change, now).await
+                change::change(&mut session, settings, groups, jobs, order, now).await
             })
             .await?;
         self.wake.notify_jobs(&waiting);
@@ -225,7 +230,7 @@ impl Store for PostgresStore {
     ) -> Result<Listed, StoreError> {
         let settings = &self.settings;
         self.run(Other, |mut session| async move {
-            read::list(&mut session, settings, filter, page, now).await
+            list::list(&mut session, settings, filter, page, now).await
         })
         .await
     }
@@ -243,6 +248,40 @@ impl Store for PostgresStore {
             read::counts(&mut session, now).await
         })
         .await
+    }
+
+    async fn failure_groups(
+        &self,
+        filter: &GroupFilter,
+        after: Option<&GroupKey>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<FailureGroup>, StoreError> {
+        self.run(Other, |mut session| async move {
+            failure_group::list(&mut session, filter, after, limit, now).await
+        })
+        .await
+    }
+
+    async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError> {
+        self.run(Other, |mut session| async move {
+            tally_change::revival_tally(&mut session, replay).await
+        })
+        .await
+    }
+
+    async fn trim_tallies(
+        &self,
+        groups_before: Timestamp,
+        replays_before: Timestamp,
+    ) -> Result<(), StoreError> {
+        let trimmed = self
+            .run(Other, |mut session| async move {
+                fold::trim(&mut session, groups_before, replays_before).await
+            })
+            .await;
+        self.groups.forget();
+        trimmed
     }
 
     async fn put_queue(

@@ -106,8 +106,9 @@ pub(crate) async fn unpark_readable(
     let (jobs, unreadable) = read::active(session, settings, &rows).await?;
     if !jobs.is_empty() {
         let ids = row::uuids(jobs.iter().map(|job| job.id));
-        let sql = "update windlass.jobs set unreadable = null where id = any ($1)";
-        session.single(sql, params![ids]).await?;
+        session
+            .single(include_str!("../sql/unpark.sql"), params![ids])
+            .await?;
         tracing::info!(jobs = jobs.len(), "unparked readable jobs");
     }
     let unreadable = unreadable.iter().map(|job| job.id);

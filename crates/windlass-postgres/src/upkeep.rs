@@ -34,7 +34,7 @@ const DAILY: [&str; 2] = ["finished", "attempts"];
 pub(crate) async fn run(connections: &Connections, settings: &Settings) {
     let mut parked_from = Uuid::nil();
     loop {
-        for task in [CLAIMS, KEYS, TALLIES] {
+        for task in [CLAIMS, KEYS, EMPTY_QUEUES, OLD_HOURS] {
             let done = connections.run(ConnectionClass::Other, |mut session| async move {
                 run_exclusively(&mut session, task).await
             });
@@ -58,9 +58,11 @@ fn report(done: Result<(), StoreError>) {
 const CLAIMS: &str = "delete from windlass.claims where at < now() - interval '1 hour'";
 const KEYS: &str =
     "delete from windlass.unique_keys where not living and until < now() - interval '1 hour'";
-const TALLIES: &str = "with deleted as (delete from windlass.tallies returning *)
-     insert into windlass.tallies (queue, state, count)
-     select queue, state, sum(count) from deleted group by queue, state having sum(count) <> 0";
+const EMPTY_QUEUES: &str = "delete from windlass.queue_tallies
+     where active = 0 and retries = 0 and future = 0 and succeeded = 0 and dead = 0 and cancelled = 0";
+const OLD_HOURS: &str = "delete from windlass.group_hours as hours using windlass.failure_groups as known
+     where (hours.queue, hours.kind, hours.fingerprint) = (known.queue, known.kind, known.fingerprint)
+       and hours.hour < extract(epoch from known.last_seen_at)::bigint / 3600 - 48";
 
 /// Runs one statement, unless another node does the maintenance.
 async fn run_exclusively(session: &mut Session, sql: &str) -> DriverResult<()> {
@@ -178,8 +180,9 @@ async fn drop_day(session: &mut Session, table: &str, day: &str) -> DriverResult
                 "delete from windlass.occurrences where job in (select id from windlass.{day})"
             ),
             format!(
-                "insert into windlass.tallies (queue, state, count)
-                 select queue, state, -count(*) from windlass.{day} group by queue, state"
+                "insert into windlass.queue_changes (queue, succeeded, cancelled)
+                 select queue, -count(*) filter (where state = 'succeeded'), -count(*) filter (where state = 'cancelled')
+                 from windlass.{day} group by queue"
             ),
             format!("drop table windlass.{day}"),
         ],
@@ -212,8 +215,9 @@ async fn drop_rows(session: &mut Session, table: &str, before: Timestamp) -> Dri
              ), freed as (
                  delete from windlass.occurrences where job in (select id from deleted)
              ), counted as (
-                 insert into windlass.tallies (queue, state, count)
-                 select queue, state, -count(*) from deleted group by queue, state
+                 insert into windlass.queue_changes (queue, succeeded, cancelled)
+                 select queue, -count(*) filter (where state = 'succeeded'), -count(*) filter (where state = 'cancelled')
+                 from deleted group by queue
              ) select from deleted"
             .to_owned(),
         _ => format!(

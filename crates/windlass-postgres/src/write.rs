@@ -2,11 +2,12 @@
 
 use windlass_core::{Job, Lane, Timestamp};
 use windlass_store::Attempt;
-use windlass_store::stored::{LastAttempt, optional_fields_json, result_of};
+use windlass_store::stored::{LastAttempt, interventions_json, optional_fields_json, result_of};
 
 use crate::error::DriverResult;
 use crate::param::{Time, int, params};
-use crate::row::{self, error_text, micros, uuid, uuids};
+use crate::read::JOBS;
+use crate::row::{self, cause, error_text, micros, uuid, uuids};
 use crate::session::Session;
 
 pub(crate) fn lane(job: &Job) -> i16 {
@@ -105,8 +106,12 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Writes the state of active jobs.
-    pub(crate) async fn update(&self, session: &mut Session) -> DriverResult<()> {
+    /// Writes the state of active jobs, which the transaction has locked.
+    pub(crate) async fn update(
+        &self,
+        session: &mut Session,
+        job_options: JobOptions,
+    ) -> DriverResult<()> {
         if self.is_empty() {
             return Ok(());
         }
@@ -116,10 +121,14 @@ impl<'a> Columns<'a> {
             now: self.now,
         };
         sorted.jobs.sort_unstable_by_key(|job| job.id);
-        sorted.update_in_order(session).await
+        sorted.update_in_order(session, job_options).await
     }
 
-    async fn update_in_order(&self, session: &mut Session) -> DriverResult<()> {
+    async fn update_in_order(
+        &self,
+        session: &mut Session,
+        job_options: JobOptions,
+    ) -> DriverResult<()> {
         let time = |at: Option<Timestamp>| at.map(Time);
         let ids = self.column(|job| uuid(job.id));
         let queues = self.column(|job| job.queue.as_str());
@@ -136,17 +145,53 @@ impl<'a> Columns<'a> {
         let errors = self.column(|job| job.last_error.as_ref().map(error_text));
         let failed_ats = self.column(|job| time(job.failed_at));
         let cancels = self.column(|job| job.lease().is_some_and(|lease| lease.cancel_requested));
+        let causes = self.column(|job| job.fingerprint.map(cause));
+        let interventions = self.column(|job| interventions_json(job));
+        let waiting = self.column(|job| waiting_since(job));
+        let patched = job_options == JobOptions::Write;
+        let extras = self.column(|job| optional_fields_json(job).filter(|_| patched));
         session
             .query(
                 include_str!("../sql/update_jobs.sql"),
                 params![
-                    ids, queues, lanes, ranks, run_ats, due, leases, payloads, failures, snoozes,
-                    losses, delays, errors, failed_ats, cancels,
+                    ids,
+                    queues,
+                    lanes,
+                    ranks,
+                    run_ats,
+                    due,
+                    leases,
+                    payloads,
+                    failures,
+                    snoozes,
+                    losses,
+                    delays,
+                    errors,
+                    failed_ats,
+                    cancels,
+                    causes,
+                    interventions,
+                    waiting,
+                    patched,
+                    extras,
                 ],
             )
             .await?;
         Ok(())
     }
+}
+
+/// Since when a job waits, as it is stored: nothing for a job that waits since its enqueue.
+fn waiting_since(job: &Job) -> Option<Time> {
+    (job.waiting_since != job.created_at).then_some(Time(job.waiting_since))
+}
+
+/// Whether an update also writes the options of jobs. Only a patch changes them. Otherwise they
+/// stay as they are, with options that only a newer version knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JobOptions {
+    Keep,
+    Write,
 }
 
 /// Whether an insert is a transaction of its own.
@@ -156,7 +201,7 @@ pub(crate) enum InsertMode {
     WithinTransaction,
 }
 
-/// Stores revived jobs as active jobs, with their attempt count and times.
+/// Stores revived jobs as active jobs, with what happened to them before.
 pub(crate) async fn insert_revived(
     session: &mut Session,
     jobs: &[&Job],
@@ -165,33 +210,88 @@ pub(crate) async fn insert_revived(
     if jobs.is_empty() {
         return Ok(());
     }
-    let columns = Columns::of(jobs.iter().copied(), now);
-    columns
-        .insert(
-            session,
-            include_str!("../sql/insert_absent_jobs.sql"),
-            InsertMode::WithinTransaction,
-        )
-        .await?;
-    let ids = uuids(jobs.iter().map(|job| job.id));
-    let attempts: Vec<i32> = jobs.iter().map(|job| int(job.attempt)).collect();
-    let first: Vec<_> = jobs
-        .iter()
-        .map(|job| job.first_started_at.map(Time))
-        .collect();
-    let started: Vec<_> = jobs.iter().map(|job| job.started_at.map(Time)).collect();
-    let workers: Vec<_> = jobs
-        .iter()
-        .map(|job| job.worker.as_ref().map(|worker| worker.as_str()))
-        .collect();
+    let jobs = Columns::of(jobs.iter().copied(), now);
+    let time = |at: Option<Timestamp>| at.map(Time);
+    let unique = |job: &Job| job.unique.as_ref().map(|unique| unique.key.to_string());
+    let concurrency = |job: &Job| Some(job.concurrency.as_ref()?.key.to_string());
+    let limit = |job: &Job| Some(int(job.concurrency.as_ref()?.limit));
+    let worker = |job: &Job| job.worker.as_ref().map(ToString::to_string);
     session
         .query(
-            include_str!("../sql/restore_attempt_columns.sql"),
-            params![ids, attempts, first, started, workers],
+            include_str!("../sql/insert_revived.sql"),
+            params![
+                jobs.column(|job| uuid(job.id)),
+                jobs.column(|job| job.queue.as_str()),
+                jobs.column(|job| job.kind.as_str()),
+                jobs.column(|job| lane(job)),
+                jobs.column(|job| rank(job)),
+                jobs.column(|job| Time(job.run_at)),
+                jobs.column(|job| Time(job.created_at)),
+                jobs.column(|job| is_due(job, now)),
+                jobs.column(|job| time(job.deadline)),
+                jobs.column(|job| unique(job)),
+                jobs.column(|job| time(job.key_until())),
+                jobs.column(|job| concurrency(job)),
+                jobs.column(|job| limit(job)),
+                jobs.column(|job| job.payload.as_str()),
+                jobs.column(|job| optional_fields_json(job)),
+                jobs.column(|job| int(job.attempt)),
+                jobs.column(|job| int(job.failures)),
+                jobs.column(|job| int(job.snoozes)),
+                jobs.column(|job| int(job.losses_in_a_row)),
+                jobs.column(|job| job.previous_delay.map(micros)),
+                jobs.column(|job| time(job.first_started_at)),
+                jobs.column(|job| time(job.started_at)),
+                jobs.column(|job| worker(job)),
+                jobs.column(|job| job.last_error.as_ref().map(error_text)),
+                jobs.column(|job| time(job.failed_at)),
+                jobs.column(|job| job.fingerprint.map(cause)),
+                jobs.column(|job| interventions_json(job)),
+                jobs.column(|job| waiting_since(job)),
+            ],
         )
         .await?;
-    columns.update(session).await
+    Ok(())
 }
+
+/// Writes what a patch changed in finished jobs of a table.
+pub(crate) async fn patch_finished(
+    session: &mut Session,
+    jobs: &[&Job],
+    table: &str,
+    now: Timestamp,
+) -> DriverResult<()> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let jobs = Columns::of(jobs.iter().copied(), now);
+    let sql = include_str!("../sql/patch_finished.sql").replace("/* table */", table);
+    session
+        .query(
+            &sql,
+            params![
+                jobs.column(|job| uuid(job.id)),
+                jobs.column(|job| job.queue.as_str()),
+                jobs.column(|job| rank(job)),
+                jobs.column(|job| job.payload.as_str()),
+                jobs.column(|job| optional_fields_json(job)),
+                jobs.column(|job| job.fingerprint.map(cause)),
+                jobs.column(|job| interventions_json(job)),
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Subtracts jobs that leave `jobs` from the counts.
+const LEAVE_JOBS: &str = "insert into windlass.queue_changes (queue, active, retries, future)
+    select
+        queue, -count(*), -count(*) filter (where lane = 1),
+        -count(*) filter (where not due and lease_until is null and unreadable is null)
+    from deleted group by queue";
+/// Subtracts jobs that leave `dead` from the counts.
+const LEAVE_DEAD: &str = "insert into windlass.queue_changes (queue, dead)
+    select queue, -count(*) from deleted group by queue";
 
 /// Moves finished jobs to `finished` or `dead`.
 pub(crate) async fn finish(
@@ -241,9 +341,19 @@ pub(crate) async fn finish(
             .iter()
             .map(|(_, last)| last.detail.as_ref().map(ToString::to_string))
             .collect();
+        let causes: Vec<_> = ends
+            .iter()
+            .map(|(job, _)| job.fingerprint.map(cause))
+            .collect();
+        let interventions: Vec<_> = ends
+            .iter()
+            .map(|(job, _)| interventions_json(job))
+            .collect();
+        let leave = if from == JOBS { LEAVE_JOBS } else { LEAVE_DEAD };
         let sql = include_str!("../sql/finish_jobs.sql")
             .replace("/* from */", from)
-            .replace("/* to */", to);
+            .replace("/* to */", to)
+            .replace("/* count */", leave);
         session
             .query(
                 &sql,
@@ -262,6 +372,8 @@ pub(crate) async fn finish(
                     results,
                     outcomes,
                     details,
+                    causes,
+                    interventions,
                 ],
             )
             .await?;

@@ -96,7 +96,7 @@ impl Before {
         // If the job was not revivable when it was read, the record has only the state and the
         // payload.
         self.changes(state, |job| {
-            let _ = job.revive(revival.clone(), self.now);
+            let _ = job.revive(revival.clone(), None, self.now);
         })
     }
 

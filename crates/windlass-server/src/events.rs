@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use windlass_api::{Content, Event as Shown, EventName};
 use windlass_core::AttemptError;
-use windlass_engine::{Engine, Event, JobEvent, Observer, ScheduleEvent};
+use windlass_engine::{ActionEvent, Engine, Event, JobEvent, Observer, ScheduleEvent};
 
 use crate::poison::lock;
 use crate::rates::Rates;
@@ -182,6 +182,15 @@ pub(crate) fn shown(event: &Event, content: Content) -> Shown {
             };
             of_schedule(about, what)
         }
+        Event::Action { at, id, what, .. } => Shown {
+            at: Some(*at),
+            action_id: Some(*id),
+            reason: match what {
+                ActionEvent::Stopped { reason } => Some(reason.name().to_owned()),
+                ActionEvent::Finished => None,
+            },
+            ..named
+        },
     }
 }
 
@@ -230,6 +239,10 @@ fn of_job(about: Shown, what: &JobEvent, content: Content) -> Shown {
         JobEvent::Dead { reason, failures } => Shown {
             dead_reason: Some(reason.name().to_owned()),
             failures: Some(*failures),
+            ..about
+        },
+        JobEvent::FailureGroupCreated { fingerprint } => Shown {
+            fingerprint: Some(*fingerprint),
             ..about
         },
         JobEvent::Enqueued

@@ -63,7 +63,6 @@ mod rates;
 mod refusals;
 mod request_id;
 mod routes;
-mod search;
 pub mod secrets;
 mod serve;
 mod signing;

@@ -208,6 +208,8 @@ impl From<Error> for Problem {
                 .hint("the job may have run: revive it with `force`, or mark it as succeeded with `resolve`"),
             Error::Conflict { .. } => Problem::conflict("wrong_state", error.to_string())
                 .hint("read the job: its `state` decides which changes are possible"),
+            Error::Action(error) => error.into(),
+            Error::PatchFailed { .. } => Problem::conflict("patch_failed", error.to_string()),
             Error::KeyTaken(_) => Problem::conflict("unique_key_taken", error.to_string()),
             Error::QueueFull { .. } => queue_full(error.to_string())
                 .hint("nothing changed; retry when fewer jobs wait in the queue"),

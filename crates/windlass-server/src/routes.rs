@@ -4,14 +4,18 @@
 //! The router, the access check, the check of query parameters, `openapi.json` and several tests
 //! are derived from this table.
 
+mod actions;
 mod audit;
+mod bulk_actions;
 mod completions;
 mod dead_letters;
 mod events;
+mod failures;
 mod jobs;
 mod keys;
 mod policies;
 mod queues;
+mod replays;
 mod schedules;
 mod secrets;
 mod statistics;
@@ -239,6 +243,9 @@ pub(crate) fn table() -> Vec<Route> {
     let mut all = jobs::routes();
     all.extend(completions::routes());
     all.extend(dead_letters::routes());
+    all.extend(failures::routes());
+    all.extend(replays::routes());
+    all.extend(bulk_actions::routes());
     all.extend(queues::routes());
     all.extend(schedules::routes());
     all.extend(policies::routes());

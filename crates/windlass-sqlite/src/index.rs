@@ -47,8 +47,8 @@ pub(crate) struct Waiting {
     pub(crate) kind: u32,
     pub(crate) priority: i16,
     pub(crate) lane: Lane,
-    /// Whether the job was claimed before, and so has a row in `states`.
-    pub(crate) ran: bool,
+    /// Whether the job has a row in `states`: it was claimed before, or changed by an action.
+    pub(crate) has_state: bool,
 }
 
 /// A running job, without its payload.

@@ -17,6 +17,8 @@ mod restore;
 mod row;
 mod schema;
 mod store;
+mod tallies;
+mod undo_map;
 mod writer;
 
 use std::fmt;

@@ -1,23 +1,22 @@
 //! Reads on a connection of their own. They see committed data and never block the writer.
 
+mod list;
+
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{
-    Attempt, Document, Filter, FiredOccurrence, Listed, ListedState, Lister, Node, Page,
-    QueueLimits, Record, RecordRange, Schedule, ScheduleRef, ScheduleRow, Schedules,
-    UnreadableSchedule,
+    Attempt, Document, FiredOccurrence, Node, QueueLimits, Record, RecordRange, Schedule,
+    ScheduleRef, ScheduleRow, Schedules, UnreadableSchedule,
 };
 
 use crate::error::{DriverResult, if_readable};
 use crate::names::Names;
-use crate::row::{self, id_of, sql_limit, timestamp, unsigned, value};
+use crate::row::{self, sql_limit, timestamp, unsigned, value};
 use crate::schema;
-use crate::writer::ActivePage;
 
 pub(crate) struct Reader {
     connection: Connection,
@@ -79,70 +78,6 @@ impl Reader {
     fn find_with_last_attempt(&mut self, id: JobId) -> DriverResult<Option<(Job, LastAttempt)>> {
         let job = if_readable(row::find(&self.connection, &mut self.names, id))?;
         Ok(job.flatten())
-    }
-
-    pub(crate) fn list(
-        &mut self,
-        filter: &Filter,
-        page: Page,
-        now: Timestamp,
-    ) -> DriverResult<Listed> {
-        let Some((queue, kind)) = self.numbers(filter) else {
-            return Ok(Listed::default());
-        };
-        let states = states(filter);
-        let dead_or_cancelled = states.start() > &row::SUCCEEDED;
-        let mut statement = self.connection.prepare_cached(if dead_or_cancelled {
-            include_str!("../sql/list_dead_and_cancelled.sql")
-        } else {
-            include_str!("../sql/list.sql")
-        })?;
-        let mut rows = statement.query([page.after.map_or([u8::MAX; 16], row::blob)])?;
-        let mut list = Lister::new(page);
-        while !list.is_full()
-            && let Some(row) = rows.next()?
-        {
-            let id = id_of(row, 0)?;
-            let (job_queue, job_kind) = (row.get::<_, u32>(1)?, row.get::<_, u32>(2)?);
-            let may_match = queue.is_none_or(|queue| queue == job_queue)
-                && kind.is_none_or(|kind| kind == job_kind)
-                && states.contains(&row.get(3)?);
-            let job = if may_match {
-                if_readable(row::find(&self.connection, &mut self.names, id))?
-            } else {
-                None
-            };
-            let job = job.flatten().map(|(job, _)| job);
-            list.look(id, job.filter(|job| filter.matches(job, now)));
-        }
-        Ok(list.finish())
-    }
-
-    /// Reads the jobs of a page that the writer found in its index, and keeps those that match.
-    pub(crate) fn list_active(
-        &mut self,
-        active: &ActivePage,
-        filter: &Filter,
-        now: Timestamp,
-    ) -> DriverResult<Listed> {
-        let mut jobs = Vec::with_capacity(active.ids.len());
-        for id in &active.ids {
-            let job = self.find(*id)?;
-            jobs.extend(job.filter(|job| filter.matches(job, now)));
-        }
-        let next = active.next;
-        Ok(Listed { jobs, next })
-    }
-
-    /// Returns the numbers of the queue and kind of a filter, or `None` if one of them is unknown
-    /// and so no job can match.
-    fn numbers(&self, filter: &Filter) -> Option<(Option<u32>, Option<u32>)> {
-        let queue = filter.queue.as_ref().map(|queue| queue.as_str());
-        let kind = filter.kind.as_ref().map(|kind| kind.as_str());
-        let number = |text: Option<&str>| text.and_then(|text| self.names.known(text));
-        let numbers = (number(queue), number(kind));
-        let known = numbers.0.is_some() == queue.is_some() && numbers.1.is_some() == kind.is_some();
-        known.then_some(numbers)
     }
 
     pub(crate) fn attempts(&mut self, id: JobId, limit: usize) -> DriverResult<Vec<Attempt>> {
@@ -325,22 +260,6 @@ impl Reader {
             found.extend(if_readable(read(row))?);
         }
         Ok(found)
-    }
-}
-
-/// Returns the numbers of the states that a filter can match.
-fn states(filter: &Filter) -> RangeInclusive<i64> {
-    if let Some(reason) = filter.reason {
-        let number = row::dead_number(reason);
-        return number..=number;
-    }
-    match filter.state {
-        None => row::WAITING..=i64::MAX,
-        Some(ListedState::Scheduled | ListedState::Ready) => row::WAITING..=row::WAITING,
-        Some(ListedState::Running) => row::RUNNING..=row::RUNNING,
-        Some(ListedState::Succeeded) => row::SUCCEEDED..=row::SUCCEEDED,
-        Some(ListedState::Cancelled) => row::CANCELLED..=row::CANCELLED,
-        Some(ListedState::Dead) => row::DEAD_FROM..=i64::MAX,
     }
 }
 

@@ -10,10 +10,10 @@ use windlass_store::stored::{EnqueuedRow, LastAttempt, optional_fields_json};
 
 pub(crate) use attempt::{attempts, insert_attempt};
 pub(crate) use state::{
-    CANCELLED, DEAD_FROM, RUNNING, SUCCEEDED, WAITING, dead_number, end_state, insert_first_state,
-    put_state, request_cancel, set_claim, state_number, succeed_state,
+    CANCELLED, DEAD_FROM, RUNNING, SUCCEEDED, WAITING, dead_number, end_state, fingerprint,
+    insert_first_state, put_state, request_cancel, set_claim, state_number, succeed_state,
 };
-pub(crate) use value::{blob, id_of, signed, sql_limit, timestamp, unsigned, value};
+pub(crate) use value::{blob, id_from, id_of, signed, sql_limit, timestamp, unsigned, value};
 
 use crate::error::{DriverError, DriverResult, if_readable};
 use crate::names::Names;
@@ -54,7 +54,7 @@ pub(crate) fn insert_job(
     Ok(changed == 1)
 }
 
-/// Writes the columns that an edit or a revival can change.
+/// Writes the columns that an edit, a patch or a revival can change.
 pub(crate) fn update_job(
     connection: &Connection,
     names: &mut Names,
@@ -91,7 +91,7 @@ pub(crate) fn find(
     Ok(Some((job, last.unwrap_or_default())))
 }
 
-/// Reads a job that was never claimed, and so has no row in `states`.
+/// Reads a job that has no row in `states`.
 pub(crate) fn find_fresh(
     connection: &Connection,
     names: &mut Names,

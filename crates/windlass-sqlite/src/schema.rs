@@ -9,10 +9,13 @@ use crate::error::{DriverError, DriverResult};
 use crate::identity::APPLICATION_ID;
 
 /// The migrations in order; never edited once released.
-const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [include_str!("../migrations/0001_jobs.sql")];
+const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [
+    include_str!("../migrations/0001_jobs.sql"),
+    include_str!("../migrations/0002_failure_groups.sql"),
+];
 
 /// The newest schema version that this build knows. The file stores its version as `user_version`.
-pub(crate) const SCHEMA_VERSION: u32 = 1;
+pub(crate) const SCHEMA_VERSION: u32 = 2;
 
 /// Older versions of SQLite may corrupt the WAL.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
@@ -84,6 +87,7 @@ fn mark_new_file(connection: &Connection) -> DriverResult<()> {
     Ok(())
 }
 
+/// Runs the missing migrations, each in its own transaction.
 fn migrate(connection: &Connection) -> Result<(), StoreError> {
     let version = |connection: &Connection| {
         connection.query_row("pragma user_version", [], |row| row.get::<_, u32>(0))
@@ -136,7 +140,7 @@ mod tests {
                 refused,
                 StoreError::WrongSchema {
                     found: 99,
-                    needed: 1
+                    needed: SCHEMA_VERSION
                 }
             ),
             "{refused:?}"

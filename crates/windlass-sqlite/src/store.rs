@@ -7,13 +7,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
-use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
+use windlass_core::{
+    ActionId, GroupKey, Job, JobId, QueueName, RevivalTally, ScheduleId, Timestamp,
+};
 use windlass_store::refused::{SweepPart, SweepSteps, split_on_refusal};
 use windlass_store::{
-    Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts, Document,
-    DueQueues, Enqueue, Enqueued, Expected, Filter, Fire, Fired, FiredOccurrence, Listed,
-    ListedState, Node, Page, QueueLimits, Record, RecordRange, Renewed, Schedule, ScheduleRef,
-    Schedules, Settled, Store, StoreError, Swept, Written,
+    ActionStep, Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts,
+    Document, DueQueues, Enqueue, Enqueued, Expected, FailureGroup, Filter, Fire, Fired,
+    FiredOccurrence, GroupFilter, ListOrder, Listed, ListedState, Node, Page, QueueLimits, Record,
+    RecordRange, Renewed, Schedule, ScheduleRef, Schedules, Settled, Store, StoreError, Swept,
+    Written,
 };
 
 use crate::SqliteStore;
@@ -124,17 +127,20 @@ impl Store for SqliteStore {
         &self,
         jobs: &[JobId],
         change: &Change,
+        step: Option<&ActionStep>,
         now: Timestamp,
     ) -> Result<Vec<Changed>, StoreError> {
-        let (jobs, change) = (jobs.to_vec(), change.clone());
+        let (jobs, change, step) = (jobs.to_vec(), change.clone(), step.copied());
         let class = match change {
             Change::Cancel | Change::Purge => RequestClass::Relief,
-            Change::Revive(_) | Change::RunNow | Change::Edit(_) | Change::Resolve => {
-                RequestClass::Other
-            }
+            Change::Revive(_)
+            | Change::RunNow
+            | Change::Edit(_)
+            | Change::Patch(_)
+            | Change::Resolve => RequestClass::Other,
         };
         self.write(class, jobs.len(), move |writer| {
-            writer.change_all(&jobs, &change, now)
+            writer.change_all(&jobs, &change, step.as_ref(), now)
         })
         .await
     }
@@ -151,8 +157,13 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Listed, StoreError> {
         let filter = filter.clone();
-        let active = match filter.state {
-            Some(ListedState::Scheduled | ListedState::Ready | ListedState::Running) => {
+        let is_active = matches!(
+            filter.state,
+            Some(ListedState::Scheduled | ListedState::Ready | ListedState::Running)
+        );
+        let active = match page.order {
+            ListOrder::Finished if is_active => return Ok(Listed::default()),
+            ListOrder::Created if is_active && filter.fingerprint.is_none() => {
                 let filter = filter.clone();
                 let look =
                     move |writer: &mut Writer<'_>| Ok(Ok(writer.active_page(&filter, page, now)));
@@ -161,7 +172,7 @@ impl Store for SqliteStore {
             _ => None,
         };
         self.read(move |reader| match &active {
-            Some(active) => reader.list_active(active, &filter, now),
+            Some(active) => reader.list_active(active, &filter, page, now),
             None => reader.list(&filter, page, now),
         })
         .await
@@ -174,6 +185,46 @@ impl Store for SqliteStore {
     async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError> {
         self.write(RequestClass::Read, 0, move |writer| writer.counts(now))
             .await
+    }
+
+    async fn failure_groups(
+        &self,
+        filter: &GroupFilter,
+        after: Option<&GroupKey>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<FailureGroup>, StoreError> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.write(RequestClass::Read, 0, move |writer| {
+            let tallies = &writer.tallies;
+            Ok(Ok(tallies.failure_groups(
+                &filter,
+                after.as_ref(),
+                limit,
+                now,
+            )))
+        })
+        .await
+    }
+
+    async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError> {
+        self.write(RequestClass::Read, 0, move |writer| {
+            let tally = writer.tallies.revivals.get(&replay);
+            Ok(Ok(tally.copied().unwrap_or_default()))
+        })
+        .await
+    }
+
+    async fn trim_tallies(
+        &self,
+        groups_before: Timestamp,
+        replays_before: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.write(RequestClass::Relief, 1, move |writer| {
+            writer.tallies.trim(groups_before, replays_before);
+            Ok(Ok(()))
+        })
+        .await
     }
 
     async fn put_queue(

@@ -5,6 +5,7 @@
 //! opens a transaction, and no caller gets an answer before its commit.
 
 mod active;
+mod backfill;
 mod change;
 mod claim;
 mod counts;
@@ -16,6 +17,7 @@ mod recent_claims;
 mod schedule;
 mod settle;
 mod statements;
+mod tallies;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ use crate::names::Names;
 use crate::reserve::Reserve;
 use crate::row;
 use crate::schema;
+use crate::tallies::Tallies;
 use full_disk::FullDisk;
 use recent_claims::RecentClaims;
 use statements::Statements;
@@ -55,6 +58,7 @@ pub(crate) struct Writer<'c> {
     pub(crate) lost_at_opening: Vec<(AttemptId, Settlement)>,
     /// Finished jobs of this group by queue and state; written once, before the commit.
     unsaved: BTreeMap<(u32, i64), i64>,
+    pub(crate) tallies: Tallies,
     /// SQLite's count of changed rows after the last group.
     changes: u64,
     checkpointer: Checkpointer,
@@ -92,6 +96,7 @@ impl<'c> Writer<'c> {
             claims: RecentClaims::default(),
             lost_at_opening: Vec::new(),
             unsaved: BTreeMap::new(),
+            tallies: Tallies::default(),
             changes: 0,
             checkpointer: Checkpointer::open(path)?,
             reserve: Reserve::next_to(path),
@@ -100,6 +105,10 @@ impl<'c> Writer<'c> {
             stopped: None,
             stats: Stats::default(),
         };
+        let loaded = writer.load_tallies();
+        loaded.map_err(DriverError::into_store_error)?;
+        // Before the jobs are loaded, so that the index sees the causes.
+        writer.backfill()?;
         writer.load().map_err(DriverError::into_store_error)?;
         Ok(writer)
     }
@@ -136,6 +145,7 @@ impl<'c> Writer<'c> {
         match done {
             Ok(answers) => {
                 self.index.commit();
+                self.tallies.commit();
                 self.claims.commit();
                 // A group that wrote nothing, such as claims without jobs, is not synced.
                 let changes = self.connection.total_changes();
@@ -146,6 +156,7 @@ impl<'c> Writer<'c> {
             Err(error) => {
                 self.index.roll_back();
                 self.unsaved.clear();
+                self.tallies.roll_back();
                 self.claims.roll_back();
                 let full = error.is_disk_full().then(|| format!("{error:?}"));
                 let error = self.roll_back(error);
@@ -241,11 +252,11 @@ impl<'c> Writer<'c> {
     }
 
     /// Adds an active job to the index. A finished job is only counted.
-    fn index_job(&mut self, job: &mut Job, queue: u32, kind: u32, ran: bool) {
+    fn index_job(&mut self, job: &mut Job, queue: u32, kind: u32, has_state: bool) {
         match row::state_number(job) {
             row::WAITING => self
                 .index
-                .put(job.id, Entry::Waiting(waiting(job, queue, kind, ran))),
+                .put(job.id, Entry::Waiting(waiting(job, queue, kind, has_state))),
             row::RUNNING => {
                 let job = without_payload(job);
                 let running = Running { job, queue, kind };
@@ -269,7 +280,8 @@ impl<'c> Writer<'c> {
         while let Some(((queue, state), by)) = self.unsaved.pop_first() {
             statement.execute(rusqlite::params![queue, state, by])?;
         }
-        Ok(())
+        self.save_failure_groups()?;
+        self.save_revivals()
     }
 
     /// Frees a unique key.
@@ -333,7 +345,7 @@ fn without_payload(job: &mut Job) -> Job {
     light
 }
 
-fn waiting(job: &Job, queue: u32, kind: u32, ran: bool) -> Waiting {
+fn waiting(job: &Job, queue: u32, kind: u32, has_state: bool) -> Waiting {
     Waiting {
         run_at: job.run_at,
         deadline: job.deadline,
@@ -342,7 +354,7 @@ fn waiting(job: &Job, queue: u32, kind: u32, ran: bool) -> Waiting {
         kind,
         priority: job.priority,
         lane: job.lane(),
-        ran,
+        has_state,
     }
 }
 

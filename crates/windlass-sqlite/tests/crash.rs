@@ -5,10 +5,14 @@
 )]
 
 mod child;
+mod recount;
+mod version_1;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use windlass_sqlite::SqliteStore;
+use windlass_store::conformance::build::{Opened, at};
 
 const KILLS: u64 = 20;
 
@@ -72,6 +76,50 @@ fn a_damaged_wal_is_refused(path: &Path) {
     SqliteStore::open(path, now, 0).expect("the store opens with its WAL");
 }
 
+/// Kills processes while they upgrade a file of version 1: the next one continues, and counts no
+/// job twice.
+fn a_killed_upgrade_continues(folder: &Path) {
+    const PAGES: [u64; 6] = [1, 20, 60, 100, 150, 200];
+    let (new, old) = (folder.join("new.db"), folder.join("old.db"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.expect("a runtime");
+    let open = |path: &Path| -> Opened {
+        Arc::new(SqliteStore::open(path, at(100), 0).expect("it opens"))
+    };
+    runtime.block_on(async { version_1::fill(&open(&new), 9000).await });
+    version_1::downgrade(&new, &old);
+    let wal = old.with_extension("db-wal");
+    let mut partial = 0;
+    for pages in PAGES {
+        let mut process = child::start(&[], &old, 0, 0);
+        // Kills the process once it has written some pages, or has ended.
+        let written = || std::fs::metadata(&wal).map_or(0, |wal| wal.len());
+        while written() < pages * u64::from(windlass_sqlite::PAGE_BYTES)
+            && process.try_wait().expect("a child").is_none()
+        {
+            std::thread::yield_now();
+        }
+        process.kill().expect("the child is killed");
+        process.wait().expect("the child has ended");
+        // Only reads: closing another connection would remove the WAL.
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let file = rusqlite::Connection::open_with_flags(&old, flags).expect("the file");
+        let left = "select count(*) from backfill where last_id > x''";
+        partial += file
+            .query_row(left, [], |row| row.get::<_, u32>(0))
+            .unwrap_or(0);
+    }
+    assert!(
+        partial > 0,
+        "no process was killed in the middle of the upgrade"
+    );
+    runtime.block_on(async {
+        let grouped = recount::check(&open(&old), at(100)).await;
+        let expected = recount::check(&open(&new), at(100)).await;
+        assert_eq!(grouped, expected);
+    });
+}
+
 fn main() {
     if child::am_child() {
         return;
@@ -89,19 +137,21 @@ fn main() {
         );
         all.stored.extend(acknowledged.stored);
         all.done.extend(acknowledged.done);
+        all.purging.extend(acknowledged.purging);
         child::check(&path, &all);
     }
     assert!(
-        all.stored.len() > 100 && !all.done.is_empty(),
+        all.stored.len() > 100 && !all.done.is_empty() && !all.purging.is_empty(),
         "it was busy: {} jobs",
         all.stored.len()
     );
     a_store_without_its_wal_is_refused(&path);
     a_damaged_wal_is_refused(&path);
+    a_killed_upgrade_continues(folder.path());
     println!(
         "{} jobs acknowledged and {} done over {KILLS} kills",
         all.stored.len(),
         all.done.len()
     );
-    println!("3 passed, 0 failed");
+    println!("4 passed, 0 failed");
 }

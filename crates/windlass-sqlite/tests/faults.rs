@@ -7,6 +7,7 @@
 )]
 
 mod child;
+mod recount;
 
 use std::path::Path;
 use std::process::Command;

@@ -79,7 +79,7 @@ fn on_small_disk(folder: &Path) {
         check_full(&store).await;
         for ids in done.chunks(20) {
             let purged = store
-                .change(ids, &Change::Purge, at(4))
+                .change(ids, &Change::Purge, None, at(4))
                 .await
                 .expect("a full disk lets jobs be purged");
             assert!(purged.iter().all(|changed| *changed == Changed::Removed));
@@ -110,7 +110,7 @@ fn on_small_disk(folder: &Path) {
         let store = open();
         let waiting = &acknowledged[..3];
         let cancelled = store
-            .change(waiting, &Change::Cancel, at(3))
+            .change(waiting, &Change::Cancel, None, at(3))
             .await
             .expect("it is cancelled");
         assert!(
@@ -119,7 +119,7 @@ fn on_small_disk(folder: &Path) {
                 .all(|changed| matches!(changed, Changed::Now(_)))
         );
         let purged = store
-            .change(waiting, &Change::Purge, at(4))
+            .change(waiting, &Change::Purge, None, at(4))
             .await
             .expect("it can be cleaned up");
         assert!(purged.iter().all(|changed| *changed == Changed::Removed));

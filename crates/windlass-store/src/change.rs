@@ -1,6 +1,6 @@
 //! Types of [`Store::change`](crate::Store::change): what people and programs do to jobs.
 
-use windlass_core::{Edit, Revival, State};
+use windlass_core::{ActionId, Edit, Job, Patch, PatchError, Revival, State, Timestamp};
 
 /// The most jobs in one change.
 pub const CHANGE_MAX: usize = 10_000;
@@ -16,14 +16,47 @@ pub enum Change {
     RunNow,
     /// Changes fields of a waiting job. It moves only to a queue that is not full.
     Edit(Edit),
+    /// Changes fields of a job that waits, is dead or is cancelled. It moves only to a queue that is
+    /// not full.
+    Patch(Patch),
     /// Marks a lost at-most-once job as succeeded, because a person confirmed it.
     Resolve,
     /// Removes a finished job with its history. A waiting or running job is a conflict.
     Purge,
 }
 
-/// The result of a change to one job.
+/// The bulk action or replay that a change is a step of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActionStep {
+    /// The action. It changes each job at most once.
+    pub action: ActionId,
+    /// Jobs whose state changed later than this are left alone.
+    pub frozen_at: Timestamp,
+    /// Whether the action is a replay, which counts what becomes of the jobs that it revives.
+    pub is_replay: bool,
+}
+
+impl ActionStep {
+    /// Refuses a job that this action has changed before, or whose state changed since the action
+    /// was created.
+    pub fn check(&self, job: &Job) -> Result<(), Changed> {
+        if job.interventions.last_action == Some(self.action) {
+            return Err(Changed::Repeated(job.state()));
+        }
+        if job.changed_at() > self.frozen_at {
+            return Err(Changed::ChangedSince(job.state()));
+        }
+        Ok(())
+    }
+
+    /// The replay to count revivals for.
+    pub fn replay(&self) -> Option<ActionId> {
+        self.is_replay.then_some(self.action)
+    }
+}
+
+/// The result of a change to one job.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changed {
     /// The job is in this state now.
     Now(State),
@@ -31,6 +64,15 @@ pub enum Changed {
     Conflict(State),
     /// The job is in this state, and another job holds its unique key. Nothing changed.
     KeyTaken(State),
+    /// The state of the job changed after the action was created. Nothing changed.
+    ChangedSince(State),
+    /// The same action changed the job before. Nothing changed.
+    Repeated(State),
+    /// The patch does not apply to the payload of the job. Nothing changed.
+    PatchFailed {
+        /// Why it does not apply.
+        reason: String,
+    },
     /// The queue that the job would wait in is full. Nothing changed.
     QueueFull {
         /// The most jobs that may wait in that queue.
@@ -42,4 +84,14 @@ pub enum Changed {
     Removed,
     /// No job has this id.
     NotFound,
+}
+
+impl From<PatchError> for Changed {
+    fn from(error: PatchError) -> Self {
+        let reason = error.to_string();
+        match error {
+            PatchError::Conflict(conflict) => Changed::Conflict(conflict.state),
+            PatchError::DoesNotApply(_) => Changed::PatchFailed { reason },
+        }
+    }
 }

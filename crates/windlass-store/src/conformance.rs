@@ -17,12 +17,14 @@
     reason = "these are tests"
 )]
 
+pub mod actions;
 pub mod build;
 pub mod change;
 pub mod claim;
 pub mod documents_and_records;
 pub mod due_queues;
 pub mod enqueue;
+pub mod failure_groups;
 pub mod limits;
 pub mod model;
 pub mod read;
@@ -92,6 +94,19 @@ macro_rules! conformance {
                 revive_into_a_taken_key_is_a_conflict_for_that_job_only, revive_of_a_lost_job_needs_force,
                 run_now_brings_a_retry_forward, edit_changes_a_waiting_job, edit_moves_a_job_and_its_key, a_full_queue_takes_no_moved_and_no_revived_job,
                 edit_of_a_running_job_is_a_conflict, resolve_ends_a_lost_job, purge_removes_finished_jobs,
+            ],
+            failure_groups: [
+                a_failure_is_counted_with_its_cause, groups_are_per_queue_kind_and_cause, a_claim_changes_no_group,
+                every_change_moves_a_job_between_groups, a_moved_job_moves_to_the_group_of_its_queue,
+                a_death_without_an_error_has_its_reason_as_cause, a_group_is_new_again_after_a_day,
+                too_many_causes_share_one_group, empty_groups_are_trimmed, concurrent_failures_are_all_counted,
+                a_fingerprint_lists_the_jobs_of_its_group,
+            ],
+            actions: [
+                a_step_leaves_alone_what_changed_later, a_step_changes_a_job_once, a_patch_changes_what_it_names,
+                a_patch_that_does_not_apply_changes_nothing, a_revived_job_waits_in_the_retry_lane,
+                a_revival_can_patch_the_payload, a_replay_counts_what_becomes_of_its_jobs, a_replay_revives_a_job_once,
+                an_edit_as_a_step_is_remembered, lists_go_by_the_time_of_the_end,
             ],
             read: [
                 get_answers_in_order, list_is_newest_first_in_pages, list_filters, list_examines_a_bounded_number,

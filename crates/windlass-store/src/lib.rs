@@ -15,6 +15,7 @@ pub mod conformance;
 mod document;
 mod enqueue;
 mod error;
+mod failure_group;
 mod node;
 mod queue;
 mod read;
@@ -24,18 +25,20 @@ mod settle;
 mod store;
 pub mod stored;
 
-pub use change::{CHANGE_MAX, Change, Changed};
+pub use change::{ActionStep, CHANGE_MAX, Change, Changed};
 pub use claim::{CLAIM_MAX, Claim, ClaimRetry, Claimed, Kinds, WorkerLocation};
 pub use compare_and_set::compare_and_set;
 pub use document::{Document, EXPIRED_MAX, Expected, RECORDS_MAX, Record, RecordRange, Written};
 pub use enqueue::{ENQUEUE_MAX, Enqueue, EnqueueMode, Enqueued};
 pub use error::{Cause, StoreError};
+pub use failure_group::{FailureGroup, GROUP_HOURS, GroupFilter};
 pub use node::Node;
 pub use queue::{DueQueues, PAUSE_REASON_CHARS_MAX, Pause, QueueLimits};
-pub use read::{Counts, Filter, Listed, ListedState, Lister, PAGE_MAX, Page, SCAN_MAX};
+pub use read::{Counts, ListCursor, ListOrder, Listed, Lister, PAGE_MAX, Page, SCAN_MAX};
 pub use schedule::{
     FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, ScheduleRow, Schedules,
     UnreadableSchedule, read_skipped, skipped_record,
 };
-pub use settle::{Attempt, AttemptId, AttemptReport, Renewed, SETTLE_MAX, Settled, Swept};
+pub use settle::{Attempt, AttemptId, AttemptReport, Expired, Renewed, SETTLE_MAX, Settled, Swept};
 pub use store::{Store, Wrapper};
+pub use windlass_core::{Filter, ListedState};

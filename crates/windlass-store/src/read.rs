@@ -1,156 +1,77 @@
 //! Types of the verbs that read jobs: filters, pages, counts.
 
-use windlass_core::{
-    DeadReason, Job, JobId, Key, Kind, QueueName, ScheduleId, State, Tag, Timestamp,
-};
+use windlass_core::{Job, JobId, ListedState, Timestamp};
 
 /// The most rows of one page.
 pub const PAGE_MAX: usize = 1000;
 
-/// The state of a job as users see it: a waiting job is scheduled or ready.
+/// The order of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ListOrder {
+    /// The newest job first.
+    #[default]
+    Created,
+    /// The job that finished last first. Lists only finished jobs.
+    Finished,
+}
+
+/// A position in a list: behind this job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ListedState {
-    /// Waiting; its `run_at` is in the future.
-    Scheduled,
-    /// Waiting; its `run_at` has come.
-    Ready,
-    /// Running.
-    Running,
-    /// Succeeded.
-    Succeeded,
-    /// Dead.
-    Dead,
-    /// Cancelled.
-    Cancelled,
+pub struct ListCursor {
+    /// When the job finished; `None` in a list by creation.
+    pub finished_at: Option<Timestamp>,
+    /// The job.
+    pub id: JobId,
 }
 
-impl ListedState {
-    /// All states.
-    pub const ALL: [ListedState; 6] = [
-        ListedState::Scheduled,
-        ListedState::Ready,
-        ListedState::Running,
-        ListedState::Succeeded,
-        ListedState::Dead,
-        ListedState::Cancelled,
-    ];
-
-    /// The listed state of a job at `now`.
-    pub fn of(job: &Job, now: Timestamp) -> Self {
-        match job.state() {
-            State::Waiting if job.run_at > now => ListedState::Scheduled,
-            State::Waiting => ListedState::Ready,
-            State::Running => ListedState::Running,
-            State::Succeeded => ListedState::Succeeded,
-            State::Dead(_) => ListedState::Dead,
-            State::Cancelled => ListedState::Cancelled,
+impl From<JobId> for ListCursor {
+    fn from(id: JobId) -> Self {
+        ListCursor {
+            finished_at: None,
+            id,
         }
     }
 }
 
-/// Selects jobs. All given conditions must hold; conditions that are not given always hold.
-#[derive(Debug, Clone, Default)]
-pub struct Filter {
-    /// In this state.
-    pub state: Option<ListedState>,
-    /// In this queue.
-    pub queue: Option<QueueName>,
-    /// Of this kind.
-    pub kind: Option<Kind>,
-    /// With this tag.
-    pub tag: Option<Tag>,
-    /// With this unique key.
-    pub unique_key: Option<Key>,
-    /// Of this schedule.
-    pub schedule: Option<ScheduleId>,
-    /// Dead for this reason.
-    pub reason: Option<DeadReason>,
-    /// Enqueued at or after this time.
-    pub created_from: Option<Timestamp>,
-    /// Enqueued before this time.
-    pub created_before: Option<Timestamp>,
-    /// Finished before this time.
-    pub finished_before: Option<Timestamp>,
-}
-
-impl Filter {
-    /// Selects the jobs in this state.
-    pub fn state(state: ListedState) -> Self {
-        Filter {
-            state: Some(state),
-            ..Filter::default()
-        }
-    }
-
-    /// Whether the filter has at most a queue and a state, so that [`Counts`] say how many jobs
-    /// match.
-    pub fn is_counted(&self) -> bool {
-        matches!(
-            self,
-            Filter {
-                state: _,
-                queue: _,
-                kind: None,
-                tag: None,
-                unique_key: None,
-                schedule: None,
-                reason: None,
-                created_from: None,
-                created_before: None,
-                finished_before: None,
-            }
-        )
-    }
-
-    /// Whether a job matches at `now`.
-    pub fn matches(&self, job: &Job, now: Timestamp) -> bool {
-        fn fits<T: PartialEq>(condition: &Option<T>, value: Option<&T>) -> bool {
-            condition
-                .as_ref()
-                .is_none_or(|condition| Some(condition) == value)
-        }
-        let reason = match job.state() {
-            State::Dead(reason) => Some(reason),
-            _ => None,
-        };
-        fits(&self.state, Some(&ListedState::of(job, now)))
-            && fits(&self.queue, Some(&job.queue))
-            && fits(&self.kind, Some(&job.kind))
-            && self.tag.as_ref().is_none_or(|tag| job.tags.contains(tag))
-            && fits(
-                &self.unique_key,
-                job.unique.as_ref().map(|unique| &unique.key),
-            )
-            && fits(
-                &self.schedule,
-                job.occurrence
-                    .as_ref()
-                    .map(|occurrence| &occurrence.schedule_id),
-            )
-            && fits(&self.reason, reason.as_ref())
-            && self.created_from.is_none_or(|from| job.created_at >= from)
-            && self
-                .created_before
-                .is_none_or(|before| job.created_at < before)
-            && self
-                .finished_before
-                .is_none_or(|before| job.finished_at().is_some_and(|finished| finished < before))
-    }
-}
-
-/// A part of a list, newest first.
+/// A part of a list.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
+    /// The order of the list.
+    pub order: ListOrder,
     /// [`Listed::next`] of the previous page; `None` for the first page.
-    pub after: Option<JobId>,
+    pub after: Option<ListCursor>,
     /// The most jobs of the page, at most [`PAGE_MAX`].
     pub limit: usize,
 }
 
 impl Page {
-    /// The first page.
+    /// The first page, newest job first.
     pub fn first(limit: usize) -> Self {
-        Page { after: None, limit }
+        Page {
+            order: ListOrder::Created,
+            after: None,
+            limit,
+        }
+    }
+
+    /// The page of the newest jobs that are older than `after`.
+    pub fn after(after: Option<JobId>, limit: usize) -> Self {
+        Page {
+            after: after.map(ListCursor::from),
+            ..Page::first(limit)
+        }
+    }
+
+    /// The position of a job in the list; `None` if the list cannot contain it.
+    pub fn position(&self, job: &Job) -> Option<ListCursor> {
+        let finished_at = match self.order {
+            ListOrder::Created => None,
+            ListOrder::Finished => Some(job.finished_at()?),
+        };
+        Some(ListCursor {
+            finished_at,
+            id: job.id,
+        })
     }
 }
 
@@ -161,10 +82,12 @@ pub const SCAN_MAX: usize = 10_000;
 /// follow.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listed {
-    /// The jobs, newest first.
+    /// The jobs in the order of the page.
     pub jobs: Vec<Job>,
     /// The cursor of the next page; `None` at the end of the list.
-    pub next: Option<JobId>,
+    pub next: Option<ListCursor>,
+    /// How many jobs were examined, because no index answers the whole filter.
+    pub examined: usize,
 }
 
 /// Fills a page from jobs that a driver examines one by one. All drivers use it, so that their
@@ -173,7 +96,7 @@ pub struct Listed {
 pub struct Lister {
     limit: usize,
     examined: usize,
-    last: Option<JobId>,
+    last: Option<ListCursor>,
     jobs: Vec<Job>,
 }
 
@@ -194,9 +117,9 @@ impl Lister {
     }
 
     /// Examines the next job; `job` is `None` if it does not match.
-    pub fn look(&mut self, id: JobId, job: Option<Job>) {
+    pub fn look(&mut self, position: ListCursor, job: Option<Job>) {
         self.examined += 1;
-        self.last = Some(id);
+        self.last = Some(position);
         self.jobs.extend(job);
     }
 
@@ -206,6 +129,7 @@ impl Lister {
         Listed {
             jobs: self.jobs,
             next,
+            examined: self.examined,
         }
     }
 }
@@ -217,7 +141,7 @@ pub struct Counts {
     pub scheduled: u64,
     /// Waiting; `run_at` has come.
     pub ready: u64,
-    /// How many of the waiting jobs have failed before.
+    /// How many of the waiting jobs are in the retry lane: they have failed before, or were revived.
     pub retrying: u64,
     /// Running.
     pub running: u64,

@@ -78,7 +78,16 @@ pub struct Swept {
     /// Attempts whose lease had expired, ended as `lost`.
     pub lost: Vec<(AttemptId, Settlement)>,
     /// Waiting jobs whose deadline had passed, dead as `expired`.
-    pub expired: Vec<JobId>,
+    pub expired: Vec<Expired>,
+}
+
+/// A job that died because its deadline had passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expired {
+    /// The job.
+    pub job: JobId,
+    /// Whether this death made its failure group new.
+    pub is_new_group: bool,
 }
 
 /// One row of a job's history: an attempt that ended.
@@ -130,6 +139,8 @@ impl Attempt {
             losses_in_a_row: job.losses_in_a_row,
             delay,
             error: self.error,
+            fingerprint: None,
+            is_new_group: false,
             result: None,
         })
     }

@@ -7,14 +7,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
-use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
+use windlass_core::{
+    ActionId, GroupKey, Job, JobId, QueueName, RevivalTally, ScheduleId, Timestamp,
+};
 
 use crate::{
-    Attempt, AttemptId, AttemptReport, CHANGE_MAX, Change, Changed, Claim, Claimed, Counts,
-    Document, DueQueues, ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX, Filter,
-    Fire, Fired, FiredOccurrence, Listed, Node, PAGE_MAX, Page, QueueLimits, RECORDS_MAX, Record,
-    RecordRange, Renewed, SETTLE_MAX, Schedule, ScheduleRef, Schedules, Settled, StoreError, Swept,
-    Written,
+    ActionStep, Attempt, AttemptId, AttemptReport, CHANGE_MAX, Change, Changed, Claim, Claimed,
+    Counts, Document, DueQueues, ENQUEUE_MAX, EXPIRED_MAX, Enqueue, Enqueued, Expected, FIRE_MAX,
+    FailureGroup, Filter, Fire, Fired, FiredOccurrence, GroupFilter, Listed, Node, PAGE_MAX, Page,
+    QueueLimits, RECORDS_MAX, Record, RecordRange, Renewed, SETTLE_MAX, Schedule, ScheduleRef,
+    Schedules, Settled, StoreError, Swept, Written,
 };
 
 /// Declares [`Store`] and its implementation for every [`Wrapper`] from one list.
@@ -161,6 +163,10 @@ pub trait Store {
     /// changes nothing and returns `Repeated`. A different report of an attempt that has ended
     /// returns `LeaseLost`. If a constraint or trigger of the database refuses a report, the answer
     /// is `Refused`; the others are written.
+    ///
+    /// A failed attempt puts its job into the failure group of its queue, kind and cause. If the
+    /// queue and kind has [1,000 groups](windlass_core::GROUPS_MAX) already, the cause becomes
+    /// [`Fingerprint::OTHER`](windlass_core::Fingerprint::OTHER).
     async fn settle(
         &self,
         reports: Vec<AttemptReport>,
@@ -183,10 +189,14 @@ pub trait Store {
     /// A change that does not apply to the state of a job is a conflict for that job only. A job
     /// that is revived or moves to another queue needs its unique key to be free there and the
     /// queue not to be full. [`Change::Purge`] removes a job together with its history.
+    ///
+    /// As a step of an action, the change leaves alone jobs whose state changed after the action
+    /// was created, and jobs that the action has changed before.
     async fn change(
         &self,
         jobs: &[JobId],
         change: &Change,
+        step: Option<&ActionStep>,
         now: Timestamp,
     ) -> Result<Vec<Changed>, StoreError>
     where at_most(CHANGE_MAX, jobs.len());
@@ -196,7 +206,7 @@ pub trait Store {
     async fn get(&self, jobs: &[JobId]) -> Result<Vec<Option<Job>>, StoreError>
     where at_most(CHANGE_MAX, jobs.len());
 
-    /// Lists jobs, newest first, in bounded steps.
+    /// Lists jobs in bounded steps.
     async fn list(&self, filter: &Filter, page: Page, now: Timestamp)
     -> Result<Listed, StoreError>;
 
@@ -206,6 +216,33 @@ pub trait Store {
 
     /// Returns how many jobs of each queue are in each state. Leaves out queues without jobs.
     async fn counts(&self, now: Timestamp) -> Result<BTreeMap<QueueName, Counts>, StoreError>;
+
+    /// Returns failure groups that sort after `after`, ordered by queue, kind and cause, at most
+    /// `limit` and at most [`PAGE_MAX`].
+    ///
+    /// The numbers of dead and retrying jobs are exact: they change in the same step as the jobs. A
+    /// claim does not change them. Groups without jobs are included until
+    /// [`Store::trim_tallies`] removes them.
+    async fn failure_groups(
+        &self,
+        filter: &GroupFilter,
+        after: Option<&GroupKey>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<FailureGroup>, StoreError>
+    where capped(PAGE_MAX, limit);
+
+    /// Returns what became of the jobs that a replay revived. The numbers are exact: they change in
+    /// the same step as the jobs.
+    async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError>;
+
+    /// Removes failure groups without jobs in which nothing failed since `groups_before`, and
+    /// tallies of replays that were created before `replays_before`.
+    async fn trim_tallies(
+        &self,
+        groups_before: Timestamp,
+        replays_before: Timestamp,
+    ) -> Result<(), StoreError>;
 
     /// Removes succeeded and cancelled jobs that finished before `before`, with their history,
     /// where that is cheap: as whole days.

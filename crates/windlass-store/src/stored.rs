@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::retry::{AttemptLimit, RetryPolicy};
 use windlass_core::{
-    Concurrency, Deadline, Delivery, FinalState, Finish, Job, JobId, Key, Kind, NewJob, Occurrence,
-    OnDuplicate, Outcome, Payload, QueueName, ScheduleId, Start, StateDetails, Tag, Timeout,
-    Timestamp, Unique,
+    Concurrency, Deadline, Delivery, FinalState, Finish, Interventions, Job, JobId, Key, Kind,
+    NewJob, Occurrence, OnDuplicate, Outcome, Payload, QueueName, ScheduleId, Start, StateDetails,
+    Tag, Timeout, Timestamp, Unique,
 };
 
 use crate::Attempt;
@@ -212,6 +212,21 @@ impl LastAttempt {
             detail: self.detail.clone(),
         })
     }
+}
+
+/// The JSON text of what operators did to a job; `None` for most jobs.
+pub fn interventions_json(job: &Job) -> Option<String> {
+    let is_plain = job.interventions == Interventions::default();
+    (!is_plain).then(|| serde_json::to_string(&job.interventions).expect("plain JSON"))
+}
+
+/// Reads the text that [`interventions_json`] made. The error says what is wrong with it.
+pub fn parse_interventions(text: Option<&str>) -> Result<Interventions, String> {
+    let Some(text) = text else {
+        return Ok(Interventions::default());
+    };
+    serde_json::from_str(text)
+        .map_err(|error| format!("cannot read what operators did to the job: {error}"))
 }
 
 /// The handler's result, if the job succeeded.

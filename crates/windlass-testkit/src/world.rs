@@ -8,15 +8,17 @@ use serde_json::Value;
 use windlass_core::fairness::Guards;
 use windlass_core::retry::{Backoff, Jitter, Preset, RetryPolicy, WorkerRetry};
 use windlass_core::{
-    AttemptError, Failure, Job, JobId, Kind, NewJob, Outcome, QueueName, Report, State, Timestamp,
-    WorkerName,
+    AttemptError, Failure, GroupMember, Job, JobId, Kind, NewJob, Outcome, QueueName, Report,
+    State, Timestamp, WorkerName,
 };
 use windlass_engine::{
     Engine, Handler, Ids, QueueConfig, RunningAttempt, VirtualClock, Worker, WorkerConfig,
 };
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
-use windlass_store::{Attempt, Enqueue, Enqueued, Fire, RecordRange, Store};
+use windlass_store::{
+    Attempt, Enqueue, Enqueued, Filter, Fire, GroupFilter, ListedState, Page, RecordRange, Store,
+};
 
 use crate::cluster;
 
@@ -237,6 +239,60 @@ pub fn count_by_kind(calls: &Calls) -> BTreeMap<String, usize> {
         *counts.entry(kind.to_string()).or_default() += 1;
     }
     counts
+}
+
+/// Checks that counts by state and failure groups equal a recount of all jobs.
+pub async fn check_tallies(store: &dyn Store, now: Timestamp, about: &str) {
+    let (mut groups, mut counts) = (BTreeMap::new(), BTreeMap::new());
+    let mut page = Page::first(1000);
+    loop {
+        let listed = store.list(&Filter::default(), page, now).await.unwrap();
+        for job in &listed.jobs {
+            let states: &mut BTreeMap<ListedState, u64> =
+                counts.entry(job.queue.clone()).or_default();
+            *states.entry(ListedState::of(job, now)).or_default() += 1;
+            if let Some((key, member)) = job.group() {
+                let (dead, retrying): &mut (u64, u64) = groups.entry(key).or_default();
+                match member {
+                    GroupMember::Dead => *dead += 1,
+                    GroupMember::Retrying => *retrying += 1,
+                }
+            }
+        }
+        page.after = listed.next;
+        if listed.next.is_none() {
+            break;
+        }
+    }
+    let mut kept = BTreeMap::new();
+    let mut after = None;
+    loop {
+        let all = GroupFilter::default();
+        let found = store.failure_groups(&all, after.as_ref(), 1000, now).await;
+        let found = found.unwrap();
+        after = found.last().map(|group| group.key.clone());
+        let filled = found.iter().filter(|group| group.dead + group.retrying > 0);
+        kept.extend(filled.map(|group| (group.key.clone(), (group.dead, group.retrying))));
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(kept, groups, "failure groups: {about}");
+    for (queue, kept) in store.counts(now).await.unwrap() {
+        let states = counts.remove(&queue).unwrap_or_default();
+        for state in ListedState::ALL {
+            let expected = states.get(&state).copied().unwrap_or(0);
+            assert_eq!(
+                kept.of(Some(state)),
+                expected,
+                "{state} in {queue}: {about}"
+            );
+        }
+    }
+    assert!(
+        counts.is_empty(),
+        "queues without counts: {counts:?}: {about}"
+    );
 }
 
 /// Runs each scenario in virtual time on memory, SQLite and PostgreSQL.

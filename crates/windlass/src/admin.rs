@@ -1,4 +1,5 @@
-//! Tools for operators: change many jobs, limit and pause queues, migrate a database.
+//! Tools for operators: change many jobs, replay failures, limit and pause queues, migrate a
+//! database.
 //!
 //! The methods are on [`Client`]. This module has the types that they take and return, and the
 //! parts of a [`StoredJob`](crate::StoredJob).
@@ -8,7 +9,8 @@
 //! | find jobs | [`Client::jobs`], [`Client::count`], [`Client::list`] |
 //! | see why a job failed | [`Client::attempts`] |
 //! | change one job | [`Client::cancel`], [`Client::revive`], [`Client::run_now`], [`Client::edit`], [`Client::purge`] |
-//! | change many jobs | [`Client::change_many`] |
+//! | change many jobs | [`Client::change_many`] by id, [`Client::actions`] by filter |
+//! | see the causes of failures | [`Client::failure_groups`] |
 //! | settle a lost at-most-once job | [`Client::resolve`] |
 //! | limit or pause a queue | [`Client::set_queue`], [`Client::pause_queue`], [`Client::resume_queue`] |
 //! | watch the system | [`Client::counts`], [`Client::statistics`], [`Client::nodes`], [`Client::health`] |
@@ -43,6 +45,59 @@
 //! # }
 //! ```
 //!
+//! # Find causes and replay
+//!
+//! Jobs of one queue, kind and cause are a [`FailureGroup`]. Once the cause is gone, a replay revives
+//! them step by step: first a few jobs, the canary, then the rest at a rate. It stops itself if too
+//! many jobs fail again. Any worker of the store carries it on.
+//!
+//! ```
+//! use windlass::admin::{Actor, FailureFilter, NewAction, ReplayRules, Work};
+//! use windlass::{Client, Context, Failure, Filter, Job, ListedState, Worker};
+//! # use std::sync::atomic::{AtomicBool, Ordering};
+//! # static IS_UP: AtomicBool = AtomicBool::new(false);
+//! # #[derive(serde::Serialize, serde::Deserialize)]
+//! # struct Import;
+//! # impl Job for Import { const KIND: &'static str = "import"; }
+//! # async fn import(_: Import, _: Context) -> Result<(), Failure> {
+//! #     match IS_UP.load(Ordering::Relaxed) {
+//! #         true => Ok(()),
+//! #         false => Err("no connection to db1".into()),
+//! #     }
+//! # }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), windlass::Error> {
+//! # let client = Client::open("memory:").await?;
+//! # let id = client.enqueue(Import).max_attempts(1).await?.id;
+//! # let waiting = client.clone();
+//! # let dead = async move { waiting.wait(id, std::time::Duration::from_secs(10)).await };
+//! # Worker::new(&client, ()).handle(import).run_until(dead).await?;
+//!
+//! let groups = client.failure_groups(&FailureFilter::default(), 0..10).await?;
+//! let largest = &groups[0];
+//! assert_eq!((largest.dead, largest.error.as_str()), (1, "no connection to db1"));
+//!
+//! # IS_UP.store(true, Ordering::Relaxed);
+//! let replay = NewAction {
+//!     filter: Filter {
+//!         fingerprint: Some(largest.key.fingerprint),
+//!         ..Filter::state(ListedState::Dead)
+//!     },
+//!     work: Work::replay(ReplayRules::default()),
+//!     reason: "db1 is up again".to_owned(),
+//! };
+//! let operator = Actor { id: "7".to_owned(), name: "ann".to_owned() };
+//! let replay = client.actions().create(replay, &operator).await?;
+//! # let carrying = client.clone();
+//! # let done = async move { carrying.carry_on_action(replay.id, |_| {}).await };
+//! # Worker::new(&client, ()).handle(import).run_until(done).await?;
+//!
+//! let status = client.actions().get(replay.id).await?; // later
+//! assert_eq!((status.action.matched, status.tally.recovered), (1, 1));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! A program that serves others on top of the SDK, as the Windlass server does, reaches the engine
 //! with [`engine_of`].
 
@@ -57,21 +112,29 @@ pub use windlass_core::statistics::{
 };
 #[doc(inline)]
 pub use windlass_core::{
-    AttemptError, Concurrency, Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Finish,
-    Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate, PayloadMatch, QueueName, Reason,
-    Revival, RevivalForecast, RevivalRefusal, ScanFilter, Settlement, Start, StateDetails, Tag,
-    Timeout, Unique, Verdict, WorkerName,
+    ActionCommand, ActionId, ActionState, AttemptError, BulkChange, BulkRevival, Concurrency,
+    Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Fingerprint, Finish, FirstOutcome,
+    GroupKey, GroupMember, Interventions, Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate,
+    Patch, PayloadMatch, PayloadPatch, Phase, QueueName, Reason, ReplayProgress, ReplayRules,
+    Revival, RevivalForecast, RevivalRefusal, RevivalTally, Revived, Settlement, SkipReason, Start,
+    StateDetails, StopReason as ReplayStopReason, Tag, Timeout, Unique, Verdict, WaitingFor,
+    WorkerName,
 };
 #[doc(inline)]
 pub use windlass_engine::{
-    Engine, Handler as AttemptHandler, Health, Running as RunningHandler, StatisticsSeries,
+    Action, ActionError, ActionPreview, ActionStatus, Actions, Actor, Engine,
+    Handler as AttemptHandler, Health, ItemFailure, NewAction, Origin, Running as RunningHandler,
+    StatisticsSeries, Work,
 };
 #[doc(inline)]
 pub use windlass_store::{
-    Change, Changed, Counts, EnqueueMode, Listed, Node, Page, Pause, QueueLimits,
+    Change, Changed, Counts, EnqueueMode, FailureGroup, ListCursor, ListOrder, Listed, Node, Page,
+    Pause, QueueLimits,
 };
 
-pub use crate::client::{ClaimRules, Diagnosis, FinishedDiagnosis, QueueInfo, Search, SearchPage};
+pub use crate::client::{
+    ClaimRules, Diagnosis, FailureFilter, FinishedDiagnosis, QueueInfo, SearchPage,
+};
 pub use crate::handler::RESULT_BYTES_MAX;
 
 use crate::client::Client;

@@ -1,7 +1,9 @@
 //! The client: enqueues jobs, reads them and changes them.
 
+mod actions;
 mod change;
 mod enqueue;
+mod failures;
 mod jobs;
 mod queue;
 mod schedule;
@@ -24,9 +26,10 @@ use windlass_engine::{Engine, Health, PROGRESS, Recorder, Subscription};
 use windlass_store::{Attempt, Counts, Filter, Listed, Node, Page};
 
 pub use enqueue::{Enqueue, Receipt};
+pub use failures::FailureFilter;
 pub use jobs::Jobs;
 pub use queue::QueueInfo;
-pub use search::{Search, SearchPage};
+pub use search::SearchPage;
 pub use why::{ClaimRules, Diagnosis, FinishedDiagnosis};
 
 use crate::error::Error;
@@ -197,7 +200,7 @@ impl Client {
         self.engine.health()
     }
 
-    /// Returns one page of the jobs that match a filter, newest first.
+    /// Returns one page of the jobs that match a filter, in the order of the page.
     ///
     /// A page may be empty and still not be the last: the list ends when [`Listed::next`] is `None`.
     /// [`Client::jobs`] reads all pages, and [`Client::count`] counts the matching jobs.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use windlass_core::{Invalid, JobId, QueueName, State, Timestamp, format_duration};
-use windlass_engine::DrainError;
+use windlass_engine::{ActionError, DrainError};
 use windlass_store::StoreError;
 
 use crate::client::Receipt;
@@ -83,6 +83,19 @@ pub enum Error {
         max_depth: u64,
     },
 
+    /// The patch does not apply to the payload of this job. Nothing changed.
+    #[error("cannot patch the payload of job {id}: {reason}")]
+    PatchFailed {
+        /// The job.
+        id: JobId,
+        /// Why the patch does not apply.
+        reason: String,
+    },
+
+    /// A bulk action or replay could not be created or changed.
+    #[error(transparent)]
+    Action(ActionError),
+
     /// The job has not finished within the timeout of [`Client::wait`](crate::Client::wait).
     #[error("job {id} has not finished after {}", format_duration(*after))]
     WaitTimedOut {
@@ -138,6 +151,16 @@ pub enum Error {
     /// The result or payload of a job cannot be decoded as the requested type.
     #[error("the JSON of job {0} cannot be decoded as the requested type")]
     Result(JobId, #[source] serde_json::Error),
+}
+
+impl From<ActionError> for Error {
+    fn from(error: ActionError) -> Self {
+        match error {
+            ActionError::Invalid(error) => Error::Invalid(error),
+            ActionError::Store(error) => Error::Store(error),
+            error => Error::Action(error),
+        }
+    }
 }
 
 impl From<DrainError> for Error {

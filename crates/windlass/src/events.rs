@@ -43,7 +43,7 @@
 //! assert_eq!(
 //!     names,
 //!     [
-//!         "enqueued", "claimed", "started", "failed", "retried", // the first attempt
+//!         "enqueued", "claimed", "started", "failed", "failure_group_created", "retried", // the first attempt
 //!         "claimed", "started", "succeeded", // the second
 //!     ]
 //! );
@@ -55,8 +55,8 @@
 pub use windlass_core::{Failure as ReportedFailure, FailureClass, Report};
 #[doc(inline)]
 pub use windlass_engine::{
-    Cancellation, Event, JobEvent, JobRef, Progress, ProgressError, Received, Recorder,
-    RunningAttempt, ScheduleEvent, StopReason, Stopped, Subscription,
+    ActionEvent, Cancellation, Event, JobEvent, JobRef, Progress, ProgressError, Received,
+    Recorder, RunningAttempt, ScheduleEvent, StopReason, Stopped, Subscription,
 };
 #[doc(inline)]
 pub use windlass_store::AttemptId;

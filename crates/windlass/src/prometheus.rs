@@ -42,7 +42,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
 use windlass_core::{DeadReason, QueueName, Timestamp};
-use windlass_engine::{Event, JobEvent, JobRef, Recorder, ScheduleEvent};
+use windlass_engine::{ActionEvent, Event, JobEvent, JobRef, Recorder, ScheduleEvent};
 use windlass_store::Counts;
 
 mod process;
@@ -96,6 +96,8 @@ pub struct PrometheusRecorder {
     leases_lost: Family<Labels, Counter>,
     outcomes_refused: Family<Labels, Counter>,
     dead_removed: Family<Labels, Counter>,
+    failure_groups_created: Family<Labels, Counter>,
+    replays_stopped: Counter,
     store_op: Histograms,
     workers: Family<Labels, Gauge>,
     slots: Family<Labels, Gauge>,
@@ -133,6 +135,8 @@ impl PrometheusRecorder {
             leases_lost: Family::default(),
             outcomes_refused: Family::default(),
             dead_removed: Family::default(),
+            failure_groups_created: Family::default(),
+            replays_stopped: Counter::default(),
             store_op: histograms(),
             workers: Family::default(),
             slots: Family::default(),
@@ -170,6 +174,12 @@ impl PrometheusRecorder {
         add(registry, "leases_lost", self.leases_lost.clone());
         add(registry, "outcomes_refused", self.outcomes_refused.clone());
         add(registry, "dead_removed", self.dead_removed.clone());
+        add(
+            registry,
+            "failure_groups_created",
+            self.failure_groups_created.clone(),
+        );
+        add(registry, "replays_stopped", self.replays_stopped.clone());
         add(registry, "queue_depth", self.depth.clone());
         add(
             registry,
@@ -301,6 +311,9 @@ impl PrometheusRecorder {
                     self.retry_exhausted.get_or_create(&labels).inc();
                 }
             }
+            JobEvent::FailureGroupCreated { .. } => {
+                self.failure_groups_created.get_or_create(&labels).inc();
+            }
             JobEvent::Started
             | JobEvent::Snoozed { .. }
             | JobEvent::Released
@@ -319,6 +332,12 @@ impl Recorder for PrometheusRecorder {
     fn event(&self, event: &Event) {
         match event {
             Event::Job { at, job, what } => self.job(*at, job, what),
+            Event::Action { what, .. } => match what {
+                ActionEvent::Stopped { .. } => {
+                    self.replays_stopped.inc();
+                }
+                ActionEvent::Finished => {}
+            },
             Event::Schedule { what, .. } => match what {
                 ScheduleEvent::Fired { lag, .. } => self.schedule_lag.observe(lag.as_secs_f64()),
                 ScheduleEvent::Skipped(range) => {
@@ -522,6 +541,9 @@ mod tests {
             },
             JobEvent::Succeeded { ran: second },
             JobEvent::Lost,
+            JobEvent::FailureGroupCreated {
+                fingerprint: windlass_core::Fingerprint::OTHER,
+            },
         ] {
             recorder.job(Timestamp::UNIX_EPOCH, &job, &event);
         }

@@ -1,16 +1,18 @@
-//! `windlass jobs cancel`, and what all changes of jobs by id share.
+//! `windlass jobs cancel`, and what all changes of jobs share.
 
 use std::io::BufRead as _;
 
 use clap::Args;
 use serde::Serialize;
-use windlass_api::{JobState, Page};
-use windlass_client::{Client, Error};
+use windlass_api::{BulkAction, BulkActionName, JobFilter, JobState, NewBulkAction, Page, Reason};
+use windlass_client::Error;
 use windlass_core::{Invalid, JobId};
 
 use super::view::state;
-use crate::backend::ApiArgs;
-use crate::change::ChangeArgs;
+use crate::action::{self, Wait};
+use crate::backend::{Api, ApiArgs};
+use crate::change::{ChangeArgs, reason};
+use crate::filter::FilterArgs;
 use crate::output::{Cell, Column, Format, FormatArgs, Listed, Output, Tone};
 use crate::progress::progress;
 
@@ -19,15 +21,22 @@ const IDS_MAX: usize = 100_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct CancelJobs {
-    /// The ids of the jobs, or `-` to read them from stdin.
-    #[arg(value_name = "ID", required = true)]
+    /// The ids of the jobs, or `-` to read them from stdin. Without ids, the filters select jobs.
+    #[arg(value_name = "ID")]
     ids: Vec<String>,
+
+    /// With a filter: why, for the audit log and other operators [default: `windlass jobs cancel`].
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 
     #[command(flatten)]
     change: ChangeArgs,
 
     #[command(flatten)]
     format: FormatArgs,
+
+    #[command(flatten)]
+    filter: FilterArgs,
 
     #[command(flatten)]
     pub(super) api: ApiArgs,
@@ -65,13 +74,21 @@ impl Listed for ChangedJob {
     }
 }
 
-pub(super) async fn cancel(
-    cancel: &CancelJobs,
-    client: &Client,
-    output: &Output,
-) -> anyhow::Result<()> {
+pub(super) async fn cancel(cancel: &CancelJobs, api: &Api, output: &Output) -> anyhow::Result<()> {
     let format = output.format(&cancel.format)?;
-    let ids = ids(&cancel.ids)?;
+    if let Some(filter) = filter_instead(&cancel.ids, cancel.reason.as_deref(), &cancel.filter)? {
+        let new = NewBulkAction {
+            action: Some(BulkActionName::Cancel),
+            filter: Some(filter),
+            reason: Some(bulk_reason(
+                cancel.reason.as_deref(),
+                "windlass jobs cancel",
+            )?),
+            ..NewBulkAction::default()
+        };
+        return change_all(api, &new, &cancel.change, output, format).await;
+    }
+    let (client, ids) = (api.client(), ids(&cancel.ids)?);
     if cancel.change.dry_run {
         let forecast = async |id| {
             let job = client.job(id).await?;
@@ -84,6 +101,62 @@ pub(super) async fn cancel(
     cancel.change.confirm("cancel", ids.len(), &jobs)?;
     let cancel = async |id| Ok((client.cancel_job(id).await?.state, None));
     print(output, format, each("cancelled", &ids, cancel).await?)
+}
+
+/// Returns the filter, if jobs are selected by filter instead of by id.
+pub(super) fn filter_instead(
+    ids: &[String],
+    reason: Option<&str>,
+    filter: &FilterArgs,
+) -> Result<Option<JobFilter>, Invalid> {
+    match (ids.is_empty(), filter.is_empty()) {
+        (true, true) => {
+            let rule = "must be given, or a filter such as `--queue`";
+            Err(Invalid::new("ID", rule))
+        }
+        (true, false) => filter.to_filter().map(Some),
+        (false, true) if reason.is_some() => {
+            let rule = "is only allowed with a filter: a change by id keeps no reason";
+            Err(Invalid::new("--reason", rule))
+        }
+        (false, true) => Ok(None),
+        (false, false) => {
+            let rule = "and filters exclude each other: give one of them";
+            Err(Invalid::new("ID", rule))
+        }
+    }
+}
+
+/// Returns why an operator acts, or `default` if they do not say.
+pub(super) fn bulk_reason(given: Option<&str>, default: &str) -> Result<Reason, Invalid> {
+    reason(given.unwrap_or(default))
+}
+
+/// Changes all jobs that match a filter with a bulk action, and waits for its end.
+pub(super) async fn change_all(
+    api: &Api,
+    new: &NewBulkAction,
+    change: &ChangeArgs,
+    output: &Output,
+    format: Format,
+) -> anyhow::Result<()> {
+    let (verb, done) = match new.action {
+        Some(BulkActionName::Cancel) => ("cancel", "cancelled"),
+        _ => ("revive", "revived"),
+    };
+    let printer = (output, format);
+    let ended = action::start::<BulkAction>(api, new, verb, change, Wait::ForEnd, printer).await?;
+    let Some(bulk) = ended else { return Ok(()) };
+    action::print_end(&bulk, output, format, || {
+        let mut text = format!("{done} {} jobs\n", bulk.done);
+        if bulk.skipped > 0 {
+            text.push_str(&format!(
+                "left {} jobs alone; `windlass bulk show {}` says why\n",
+                bulk.skipped, bulk.id
+            ));
+        }
+        text
+    })
 }
 
 /// Returns the ids that are given, or those on stdin: the first word of each line.

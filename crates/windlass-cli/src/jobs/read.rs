@@ -1,47 +1,21 @@
 //! `windlass jobs list`, `history` and `why`.
 
-use windlass_api::{BoundedInt, HistoryParams, Job, JobFilter, Page, Why};
+use windlass_api::{BoundedInt, HistoryParams, JobOrder, Page, Why};
 use windlass_client::Client;
 
-use super::{JobHistory, ListJobs, ShowJob};
+use super::{JobHistory, ListJobs, Order, ShowJob};
 use crate::clock;
 use crate::output::{Cell, Column, Listed, Output, with_relative, word};
 
-/// The most jobs that one request returns.
-const PAGE_MAX: usize = 1000;
-
 pub(super) async fn list(list: &ListJobs, client: &Client, output: &Output) -> anyhow::Result<()> {
     let format = output.format(&list.format)?;
-    let limit = usize::try_from(list.limit)?;
     let filter = list.filter.to_filter()?;
-    let page = jobs(client, &filter, limit, list.cursor.clone()).await?;
+    let order = match list.order {
+        Order::Created => JobOrder::Created,
+        Order::FinishedAt => JobOrder::FinishedAt,
+    };
+    let page = list.list.read(|| client.jobs_by(order, &filter)).await?;
     output.print_list(format, &page)
-}
-
-/// Returns up to `limit` jobs. Reads several pages, because a page can be short without being the
-/// last.
-async fn jobs(
-    client: &Client,
-    filter: &JobFilter,
-    limit: usize,
-    mut cursor: Option<String>,
-) -> anyhow::Result<Page<Job>> {
-    let mut data = Vec::new();
-    loop {
-        let mut pager = client.jobs(filter).limit(PAGE_MAX.min(limit - data.len()));
-        if let Some(cursor) = cursor {
-            pager = pager.after(cursor);
-        }
-        let Some(page) = pager.next_page().await? else {
-            return Ok(Page::single(data));
-        };
-        data.extend(page.data);
-        cursor = page.next_cursor;
-        if data.len() >= limit || cursor.is_none() {
-            let next_cursor = cursor;
-            return Ok(Page { data, next_cursor });
-        }
-    }
 }
 
 pub(super) async fn history(

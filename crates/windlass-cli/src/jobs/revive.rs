@@ -1,33 +1,20 @@
 //! `windlass jobs revive`: runs dead or cancelled jobs again.
 
-use std::io::Write as _;
-
-use clap::{Args, ValueEnum};
-use serde_json::json;
-use windlass_api::{
-    BoundedInt, DurationText, FailureCount, Job, JobFilter, JobState, Page, Revival, ReviveByFilter,
-};
-use windlass_client::Client;
+use clap::Args;
+use windlass_api::{BulkActionName, DurationText, JobFilter, NewBulkAction, Revival};
 use windlass_core::{Invalid, Timestamp, parse_duration};
 
-use super::change::{each, ids, print};
-use crate::backend::ApiArgs;
-use crate::change::ChangeArgs;
+use super::change::{bulk_reason, change_all, each, filter_instead, ids, print};
+use crate::backend::{Api, ApiArgs};
+use crate::change::{ChangeArgs, Failures};
+use crate::clock;
 use crate::filter::FilterArgs;
-use crate::output::{Format, FormatArgs, Output};
-use crate::progress::progress;
-
-/// The most jobs that are counted before a change by filter. Further jobs are changed too.
-const COUNTED_MAX: usize = 10_000;
-/// How many of the matching jobs a dry run lists.
-const SAMPLE: usize = 10;
-/// The number of jobs of each request.
-const BATCH: u16 = 1000;
+use crate::output::{FormatArgs, Output};
 
 #[derive(Debug, Args)]
 pub(crate) struct ReviveJobs {
-    /// The ids of the jobs, or `-` to read them from stdin. Without ids, the filters select dead
-    /// jobs.
+    /// The ids of the jobs, or `-` to read them from stdin. Without ids, the filters select jobs,
+    /// and only dead ones unless `--state` is given.
     #[arg(value_name = "ID")]
     ids: Vec<String>,
 
@@ -53,6 +40,10 @@ pub(crate) struct ReviveJobs {
     #[arg(long)]
     force: bool,
 
+    /// With a filter: why, for the audit log and other operators [default: `windlass jobs revive`].
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
     #[command(flatten)]
     change: ChangeArgs,
 
@@ -66,22 +57,12 @@ pub(crate) struct ReviveJobs {
     pub(super) api: ApiArgs,
 }
 
-/// What a revival does to the failure count.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Failures {
-    Reset,
-    Keep,
-}
-
 impl ReviveJobs {
     fn revival(&self) -> Result<Revival, Invalid> {
         let delay = self.delay.as_deref().map(parse_duration).transpose();
         let delay = delay.map_err(|error| Invalid::new("--delay", error.rule()))?;
         Ok(Revival {
-            failures: Some(match self.failures {
-                Failures::Reset => FailureCount::Reset,
-                Failures::Keep => FailureCount::Keep,
-            }),
+            failures: Some(self.failures.into()),
             run_at: self.run_at,
             delay: delay.map(DurationText),
             force: Some(self.force),
@@ -89,37 +70,31 @@ impl ReviveJobs {
         })
     }
 
-    /// Returns the filter of dead jobs.
-    fn dead_filter(&self) -> Result<JobFilter, Invalid> {
-        let filter = self.filter.to_filter()?;
-        match filter.state {
-            None | Some(JobState::Dead) => Ok(JobFilter {
-                state: None,
-                ..filter
-            }),
-            Some(_) => {
-                let rule = "must be `dead`: a filter selects only dead jobs; give other jobs by id";
-                Err(Invalid::new("--state", rule))
-            }
-        }
+    /// Returns the bulk action that revives all jobs that match a filter.
+    fn bulk_action(&self, filter: JobFilter, revival: Revival) -> Result<NewBulkAction, Invalid> {
+        let delayed = revival
+            .delay
+            .map(|delay| clock::now().saturating_add(delay.0));
+        Ok(NewBulkAction {
+            action: Some(BulkActionName::Revive),
+            filter: Some(filter),
+            reason: Some(bulk_reason(self.reason.as_deref(), "windlass jobs revive")?),
+            failures: revival.failures,
+            run_at: revival.run_at.or(delayed),
+            force: revival.force,
+            ..NewBulkAction::default()
+        })
     }
 }
 
-pub(super) async fn revive(
-    revive: &ReviveJobs,
-    client: &Client,
-    output: &Output,
-) -> anyhow::Result<()> {
+pub(super) async fn revive(revive: &ReviveJobs, api: &Api, output: &Output) -> anyhow::Result<()> {
     let format = output.format(&revive.format)?;
     let revival = revive.revival()?;
-    if revive.ids.is_empty() {
-        return revive_by_filter(revive, revival, client, output).await;
+    if let Some(filter) = filter_instead(&revive.ids, revive.reason.as_deref(), &revive.filter)? {
+        let new = revive.bulk_action(filter, revival)?;
+        return change_all(api, &new, &revive.change, output, format).await;
     }
-    if !revive.filter.is_empty() {
-        let rule = "and filters exclude each other: give one of them";
-        return Err(Invalid::new("ID", rule).into());
-    }
-    let ids = ids(&revive.ids)?;
+    let (client, ids) = (api.client(), ids(&revive.ids)?);
     if revive.change.dry_run {
         let forecast = async |id| {
             let why = client.why(id).await?;
@@ -143,85 +118,4 @@ pub(super) async fn revive(
     revive.change.confirm("revive", ids.len(), &jobs)?;
     let revive = async |id| Ok((client.revive_job(id, &revival).await?.state, None));
     print(output, format, each("revived", &ids, revive).await?)
-}
-
-async fn revive_by_filter(
-    revive: &ReviveJobs,
-    revival: Revival,
-    client: &Client,
-    output: &Output,
-) -> anyhow::Result<()> {
-    let format = output.format(&revive.format)?;
-    let filter = revive.dead_filter()?;
-    if filter.is_empty() {
-        let rule = "must be given, or a filter such as `--queue`";
-        return Err(Invalid::new("ID", rule).into());
-    }
-    if format == Format::Id && !revive.change.dry_run {
-        let rule = "must not be `id` with a filter: the server returns only the number of jobs";
-        return Err(Invalid::new("-o", rule).into());
-    }
-    let (count, sample, jobs) = count(client, &filter).await?;
-    if revive.change.dry_run {
-        if format == Format::Json {
-            return output.print_json(&json!({"count": count, "sample": sample}));
-        }
-        writeln!(std::io::stderr(), "would revive {jobs}")?;
-        return output.print_list(format, &Page::single(sample));
-    }
-    revive.change.confirm("revive", count, &jobs)?;
-    let mut which = ReviveByFilter {
-        filter: Some(filter),
-        limit: BoundedInt::new(BATCH.into()),
-        failures: revival.failures,
-        run_at: revival.run_at,
-        delay: revival.delay,
-        force: revival.force,
-        ..ReviveByFilter::default()
-    };
-    let bar = progress("revived", Some(count));
-    let (mut changed, mut conflicts) = (0, 0);
-    loop {
-        let answer = client.revive_jobs(&which).await?;
-        changed += answer.changed;
-        conflicts += answer.conflicts;
-        bar.set_position(u64::try_from(changed).unwrap_or(u64::MAX));
-        match answer.next_cursor {
-            Some(cursor) => which.cursor = Some(serde_json::from_value(json!(cursor))?),
-            None => break,
-        }
-    }
-    bar.finish_and_clear();
-    let mut text = format!("revived {changed} jobs\n");
-    if conflicts > 0 {
-        text.push_str(&format!(
-            "{conflicts} jobs could not be revived; `windlass jobs why ID` says why\n"
-        ));
-    }
-    let answer = json!({"changed": changed, "conflicts": conflicts});
-    match format {
-        Format::Json => output.print_json(&answer),
-        Format::Ndjson => Ok(writeln!(std::io::stdout(), "{answer}")?),
-        Format::Table | Format::Wide | Format::Id => output.print(&answer, text),
-    }
-}
-
-/// Returns how many dead jobs match, the newest of them, and the number as text.
-async fn count(client: &Client, filter: &JobFilter) -> anyhow::Result<(usize, Vec<Job>, String)> {
-    let (mut count, mut sample) = (0, Vec::new());
-    let mut pages = client.dead_letters(filter).limit(BATCH.into());
-    while let Some(page) = pages.next_page().await? {
-        count += page.data.len();
-        let wanted = SAMPLE.saturating_sub(sample.len());
-        sample.extend(page.data.into_iter().take(wanted));
-        if count >= COUNTED_MAX && page.next_cursor.is_some() {
-            return Ok((count, sample, format!("at least {count} jobs")));
-        }
-    }
-    let jobs = if count == 1 {
-        "1 job".to_owned()
-    } else {
-        format!("{count} jobs")
-    };
-    Ok((count, sample, jobs))
 }

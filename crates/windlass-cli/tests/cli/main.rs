@@ -11,6 +11,8 @@ mod jobs;
 mod log;
 mod postgres;
 mod queues;
+mod rehearsal;
+mod replay_crash;
 mod schedules;
 mod server;
 mod settings;

@@ -1,5 +1,6 @@
 //! The client, against a real server on loopback and against one that misbehaves.
 
+mod actions;
 mod connections;
 mod events;
 mod resources;

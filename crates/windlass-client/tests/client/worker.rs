@@ -8,8 +8,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use windlass_client::api::{
-    BulkMode, BulkResult, Edit, Job, JobFilter, JobState, Json, List, NewJob, Retry, Revival,
-    ReviveByFilter, RunNowByFilter, Scope,
+    BulkMode, BulkResult, Edit, Job, JobFilter, JobState, Json, NewJob, Retry, Revival, Scope,
 };
 use windlass_client::core::retry::Preset;
 use windlass_client::core::{JobId, Kind, Payload, QueueName, WorkerName};
@@ -290,19 +289,9 @@ async fn jobs_are_created_in_bulk_listed_and_deleted() {
         ..Edit::default()
     };
     assert_eq!(client.edit_job(id, &edit).await.unwrap().priority, 7);
-    let due = RunNowByFilter {
-        ids: Some(List(vec![id])),
-        ..RunNowByFilter::default()
-    };
-    assert_eq!(client.run_jobs_now(&due).await.unwrap().changed, 1);
-    let revive = ReviveByFilter {
-        filter: Some(of_b.clone()),
-        ..ReviveByFilter::default()
-    };
-    assert_eq!(client.revive_jobs(&revive).await.unwrap().changed, 0);
+    assert_eq!(client.run_jobs_now(&[id]).await.unwrap().changed, 1);
     assert!(client.job_history(id).await.unwrap().is_empty());
     assert!(client.dead_letters(&of_b).all().await.unwrap().is_empty());
-    assert!(client.dead_groups(&of_b).await.unwrap().data.is_empty());
     client.cancel_job(id).await.unwrap();
     client.delete_job(id).await.unwrap();
     assert_eq!(client.job(id).await.unwrap_err().code(), Some("not_found"));

@@ -1,9 +1,13 @@
 //! How events change a job. The state machine decides whether an event applies.
 
+use crate::intervention::Revived;
 use crate::job::{FinalState, Finish, Job, Lease, StateDetails, Timeout};
-use crate::settle::{CANCEL_GRACE, Report, Running, Settlement, Verdict, has_expired, settle};
-use crate::state::{Consent, Event, State};
-use crate::{Payload, QueueName, Timestamp, WorkerName};
+use crate::patch::{PatchError, PayloadPatch};
+use crate::settle::{
+    CANCEL_GRACE, Outcome, Report, Running, Settlement, Verdict, has_expired, settle,
+};
+use crate::state::{Consent, DeadReason, Event, State};
+use crate::{ActionId, Fingerprint, Payload, QueueName, Timestamp, WorkerName};
 
 /// The error for an event that does not apply to the job's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +28,8 @@ pub struct Revival {
     pub run_at: Option<Timestamp>,
     /// A new payload; the job keeps its payload if not given.
     pub payload: Option<Payload>,
+    /// A patch of the payload, applied after `payload`.
+    pub payload_patch: Option<PayloadPatch>,
     /// Whether a person accepts that an at-most-once job may run twice.
     pub consent: Consent,
 }
@@ -58,6 +64,7 @@ impl Default for Revival {
             failures: FailureCount::Reset,
             run_at: None,
             payload: None,
+            payload_patch: None,
             consent: Consent::NotGiven,
         }
     }
@@ -125,7 +132,23 @@ impl Job {
             previous_delay: self.previous_delay,
             cancel_requested: lease.cancel_requested,
         };
-        Some(settle(&running, report, now, random))
+        let mut settlement = settle(&running, report, now, random);
+        settlement.fingerprint = self.cause(&settlement);
+        Some(settlement)
+    }
+
+    /// The cause of a failed attempt: its error, or the reason of the death if the attempt was
+    /// lost, because a lost attempt has no error of its own.
+    fn cause(&self, settlement: &Settlement) -> Option<Fingerprint> {
+        match (settlement.outcome, settlement.verdict) {
+            (Outcome::Lost, Verdict::Dead(reason)) => {
+                Some(Fingerprint::without_error(&self.kind, reason))
+            }
+            _ => {
+                let error = settlement.error.as_ref();
+                error.map(|error| Fingerprint::new(&self.kind, error))
+            }
+        }
     }
 
     /// Applies a decision that was made at `now`.
@@ -139,9 +162,12 @@ impl Job {
             self.last_error = Some(error);
             self.failed_at = Some(now);
         }
+        self.fingerprint = settlement.fingerprint.or(self.fingerprint);
+        self.note_first_outcome(settlement.outcome);
         match settlement.verdict {
             Verdict::Waiting { run_at } => {
                 self.run_at = run_at;
+                self.waiting_since = now;
                 self.state_details = StateDetails::Waiting;
             }
             Verdict::Succeeded => self.finish(FinalState::Succeeded(settlement.result), now),
@@ -164,7 +190,10 @@ impl Job {
     /// Finishes a waiting job whose deadline passed.
     pub fn expire(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Expired)?;
-        self.finish(FinalState::Dead(crate::state::DeadReason::Expired), now);
+        let reason = DeadReason::Expired;
+        self.fingerprint = Some(Fingerprint::without_error(&self.kind, reason));
+        self.note_first_outcome(Outcome::Failed);
+        self.finish(FinalState::Dead(reason), now);
         Ok(())
     }
 
@@ -186,9 +215,25 @@ impl Job {
     }
 
     /// Makes a dead or cancelled job wait again, on a person's request. Removes a deadline that has
-    /// passed, because the person wants the job to run in spite of it.
-    pub fn revive(&mut self, revival: Revival, now: Timestamp) -> Result<(), Conflict> {
+    /// passed, because the person wants the job to run in spite of it. A job whose failures are
+    /// reset has no cause until it fails again.
+    pub fn revive(
+        &mut self,
+        revival: Revival,
+        replay: Option<ActionId>,
+        now: Timestamp,
+    ) -> Result<(), PatchError> {
         self.allow(Event::Revived(revival.consent))?;
+        let mut payload = revival.payload.unwrap_or_else(|| self.payload.clone());
+        if let Some(patch) = &revival.payload_patch {
+            payload = patch.apply(&payload)?;
+        }
+        self.payload = payload;
+        self.interventions.revived = Some(Revived {
+            by: replay,
+            cause: self.fingerprint,
+            first_outcome: None,
+        });
         if revival.failures == FailureCount::Reset {
             self.failures = 0;
             self.snoozes = 0;
@@ -196,8 +241,9 @@ impl Job {
             self.previous_delay = None;
             self.first_started_at = None;
         }
+        self.fingerprint = self.fingerprint.filter(|_| self.failures > 0);
         self.run_at = revival.run_at.unwrap_or(now);
-        self.payload = revival.payload.unwrap_or_else(|| self.payload.clone());
+        self.waiting_since = now;
         self.deadline = self.deadline.filter(|_| !has_expired(self.deadline, now));
         self.state_details = StateDetails::Waiting;
         Ok(())
@@ -230,8 +276,6 @@ mod tests {
     use super::*;
     use crate::job::Lane;
     use crate::retry::{AttemptLimit, Preset};
-    use crate::settle::Outcome;
-    use crate::state::DeadReason;
     use crate::timestamp::at;
     use crate::{
         AttemptError, Delivery, Failure, JobId, Key, Kind, NewJob, OnDuplicate, Unique, WorkerName,
@@ -316,6 +360,7 @@ mod tests {
                 failures: FailureCount::Keep,
                 ..Revival::default()
             },
+            None,
             at(T0),
         )
         .unwrap();
@@ -328,7 +373,7 @@ mod tests {
             payload: Some(payload.clone()),
             ..Revival::default()
         };
-        job.revive(revival, at(T0)).unwrap();
+        job.revive(revival, None, at(T0)).unwrap();
         assert_eq!((job.failures, job.attempt), (0, 1));
         assert_eq!((job.run_at, &job.payload), (run_at, &payload));
         assert_eq!((job.first_started_at, job.previous_delay), (None, None));
@@ -357,12 +402,16 @@ mod tests {
         job.delivery = Delivery::AtMostOnce;
         settle(&mut job, Report::Lost, at(T0));
         assert_eq!(job.state(), State::Dead(DeadReason::Lost));
-        assert!(job.clone().revive(Revival::default(), at(T0)).is_err());
+        assert!(
+            job.clone()
+                .revive(Revival::default(), None, at(T0))
+                .is_err()
+        );
         let force = Revival {
             consent: Consent::MayRunTwice,
             ..Revival::default()
         };
-        assert!(job.clone().revive(force, at(T0)).is_ok());
+        assert!(job.clone().revive(force, None, at(T0)).is_ok());
         job.resolve(at(T0)).unwrap();
         assert_eq!(job.state(), State::Succeeded);
         assert!(job.resolve(at(T0)).is_err());
@@ -475,11 +524,11 @@ mod tests {
         job.expire(later).unwrap();
         assert_eq!(job.state(), State::Dead(DeadReason::Expired));
         assert!(job.expire(later).is_err());
-        job.revive(Revival::default(), later).unwrap();
+        job.revive(Revival::default(), None, later).unwrap();
         assert_eq!(job.deadline, None);
         job.deadline = Some(at("2027-01-01T00:00:00Z"));
         job.cancel(later).unwrap();
-        job.revive(Revival::default(), later).unwrap();
+        job.revive(Revival::default(), None, later).unwrap();
         assert!(job.deadline.is_some(), "a deadline in the future stays");
     }
 
@@ -566,7 +615,7 @@ mod tests {
                     },
                     6 => (Event::Claimed, claim(&mut job, Preset::Immediate, now)),
                     7 => (Event::CancelRequested, job.cancel(now)),
-                    8 | 9 => (Event::Revived(consent), job.revive(Revival { consent, ..Revival::default() }, now)),
+                    8 | 9 => (Event::Revived(consent), job.revive(Revival { consent, ..Revival::default() }, None, now).map_err(|_| Conflict { event: Event::Revived(consent), state: before.state() })),
                     10 => (Event::Expired, job.expire(now)),
                     _ => (Event::Resolved, job.resolve(now)),
                 };

@@ -17,6 +17,8 @@ fn settlement(outcome: Outcome, failures: u32, verdict: Verdict) -> Settlement {
         losses_in_a_row: 0,
         delay: retried.then_some(Duration::from_secs(1)),
         error: None,
+        fingerprint: None,
+        is_new_group: false,
         result: None,
     }
 }

@@ -125,7 +125,7 @@ pub fn forecast_revival(
             consent,
             ..Revival::default()
         };
-        revived.revive(revival, now).ok().map(|()| revived)
+        revived.revive(revival, None, now).ok().map(|()| revived)
     };
     let revived = revive(Consent::MayRunTwice)?;
     let needs_force = revive(Consent::NotGiven).is_none();

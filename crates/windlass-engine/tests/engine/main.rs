@@ -6,6 +6,8 @@
     reason = "what a test may, its helpers may"
 )]
 
+mod action_simulation;
+mod actions;
 mod claims;
 mod discovery;
 mod drain;

@@ -98,11 +98,17 @@ async fn only_one_of_cancel_complete_sweep_and_run_now_wins(world: World) {
             job: id,
             attempt: 1,
         };
-        let run_now = store.change(&[id], &Change::RunNow, now).await.unwrap();
+        let run_now = store
+            .change(&[id], &Change::RunNow, None, now)
+            .await
+            .unwrap();
         assert_eq!(run_now, [Changed::Conflict(State::Running)]);
         let expected = match first {
             "cancel" => {
-                store.change(&[id], &Change::Cancel, now).await.unwrap();
+                store
+                    .change(&[id], &Change::Cancel, None, now)
+                    .await
+                    .unwrap();
                 store.sweep(10, now, 0).await.unwrap();
                 State::Cancelled
             }
@@ -128,7 +134,10 @@ async fn only_one_of_cancel_complete_sweep_and_run_now_wins(world: World) {
         assert_eq!(late, [Settled::LeaseLost]);
         let renewed = store.renew(&[of], seconds(30.0), now).await.unwrap();
         assert_eq!(renewed, [Renewed::LeaseLost]);
-        let cancelled = store.change(&[id], &Change::Cancel, now).await.unwrap();
+        let cancelled = store
+            .change(&[id], &Change::Cancel, None, now)
+            .await
+            .unwrap();
         assert!(
             matches!(cancelled[..], [Changed::Conflict(_)]),
             "{cancelled:?}"
@@ -173,7 +182,7 @@ async fn two_schedulers_fire_an_occurrence_once(world: World) {
         assert_eq!(jobs.len(), 1);
         assert_eq!(jobs[0].occurrence.unwrap().scheduled_for, now);
         store
-            .change(&[jobs[0].id], &Change::Cancel, now)
+            .change(&[jobs[0].id], &Change::Cancel, None, now)
             .await
             .unwrap();
     }
@@ -357,7 +366,7 @@ async fn every_event_is_told(world: World) {
     world
         .engine
         .store()
-        .change(&[dies], &Change::Revive(Revival::default()), now)
+        .change(&[dies], &Change::Revive(Revival::default()), None, now)
         .await
         .unwrap();
     let heard: BTreeSet<&str> = names(&mut events).into_iter().collect();

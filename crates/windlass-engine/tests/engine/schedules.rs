@@ -148,7 +148,7 @@ async fn manual_runs_hide_no_unfinished_occurrence(world: World) {
     for (extra, micros) in [(ManualRun::RunNow, 1..120), (ManualRun::Backfill, 120..240)] {
         let ids = run_extra(&world, "s", extra, micros).await;
         store
-            .change(&ids, &Change::Cancel, world.engine.now())
+            .change(&ids, &Change::Cancel, None, world.engine.now())
             .await
             .unwrap();
     }
@@ -299,9 +299,15 @@ async fn old_jobs_behind_jobs_that_are_kept_longer_are_removed_too(world: World)
             .await
             .unwrap();
     }
-    store.change(&[old], &Change::Cancel, now).await.unwrap();
+    store
+        .change(&[old], &Change::Cancel, None, now)
+        .await
+        .unwrap();
     for part in ids.chunks(1000) {
-        store.change(part, &Change::Cancel, now).await.unwrap();
+        store
+            .change(part, &Change::Cancel, None, now)
+            .await
+            .unwrap();
     }
     let day = Duration::from_secs(24 * 3600);
     let config = JanitorConfig {

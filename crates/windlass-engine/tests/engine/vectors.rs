@@ -188,7 +188,7 @@ async fn a_dead_job_waits_for_a_person(world: World) {
     let store = world.engine.store();
     let now = world.engine.now();
     let revived = store
-        .change(&[id], &Change::Revive(keep.clone()), now)
+        .change(&[id], &Change::Revive(keep.clone()), None, now)
         .await
         .unwrap();
     assert_eq!(revived, [Changed::Now(State::Waiting)]);
@@ -196,7 +196,7 @@ async fn a_dead_job_waits_for_a_person(world: World) {
     assert_eq!(calls.lock().unwrap().len(), 3, "dead at once");
     let now = world.engine.now();
     store
-        .change(&[id], &Change::Revive(Revival::default()), now)
+        .change(&[id], &Change::Revive(Revival::default()), None, now)
         .await
         .unwrap();
     worker.drain(&world.clock).await.unwrap();
@@ -299,7 +299,7 @@ async fn a_lost_at_most_once_job_is_never_started_again(world: World) {
     let plain = Revival::default();
     let now = world.engine.now();
     let answer = store
-        .change(&[id], &Change::Revive(plain.clone()), now)
+        .change(&[id], &Change::Revive(plain.clone()), None, now)
         .await
         .unwrap();
     assert!(
@@ -311,7 +311,7 @@ async fn a_lost_at_most_once_job_is_never_started_again(world: World) {
         ..plain
     };
     store
-        .change(&[id], &Change::Revive(force.clone()), now)
+        .change(&[id], &Change::Revive(force.clone()), None, now)
         .await
         .unwrap();
     worker.drain(&world.clock).await.unwrap();

@@ -214,7 +214,7 @@ async fn an_outcome_reported_after_the_deadline_is_too_late() {
     world
         .engine
         .store()
-        .change(&[id], &Change::Cancel, world.engine.now())
+        .change(&[id], &Change::Cancel, None, world.engine.now())
         .await
         .unwrap();
     assert_eq!(

@@ -2,9 +2,11 @@
 
 mod conformance;
 mod faults;
+mod migration;
 mod model;
 mod plans;
 mod pooler;
 mod rows;
 mod server;
+mod tallies;
 mod together;

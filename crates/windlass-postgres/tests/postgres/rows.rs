@@ -66,11 +66,10 @@ async fn a_payload_or_result_that_is_not_json_does_not_affect_other_rows() {
         matches!(&refused, StoreError::Unreadable { job, .. } if *job == good),
         "{refused:?}"
     );
-    let page = Page {
-        after: None,
-        limit: 10,
-    };
-    let listed = store.list(&Filter::default(), page, at(2)).await.unwrap();
+    let listed = store
+        .list(&Filter::default(), Page::first(10), at(2))
+        .await
+        .unwrap();
     let listed: Vec<JobId> = listed.jobs.iter().map(|job| job.id).collect();
     assert_eq!(listed, [id(1)]);
 }

@@ -223,7 +223,9 @@ async fn transactions_on_the_same_jobs_do_not_deadlock() {
                 let lease = Duration::from_secs(60);
                 let renewed = node.renew(&attempts, lease, at(round)).await.unwrap();
                 assert!(renewed.iter().all(|renewed| *renewed != Renewed::LeaseLost));
-                node.change(&ids, &Change::Cancel, at(round)).await.unwrap();
+                node.change(&ids, &Change::Cancel, None, at(round))
+                    .await
+                    .unwrap();
             })
         });
         for step in steps.collect::<Vec<_>>() {

@@ -88,6 +88,7 @@ fn matches(filter: &EventParams, event: &Event) -> bool {
     let (queue, kind, schedule) = match event {
         Event::Job { job, .. } => (Some(&job.queue), Some(&job.kind), None),
         Event::Schedule { id, .. } => (None, None, Some(*id)),
+        Event::Action { .. } => (None, None, None),
     };
     let names = filter.event.as_ref();
     names.is_none_or(|names| names.contains(&name_of(event)))

@@ -7,14 +7,12 @@ mod create;
 mod form;
 mod list;
 mod read;
+mod run_now;
 mod why;
 
 pub(crate) use bulk_answer::CompactBulk;
-pub(super) use change::check_payload;
 pub(super) use create::request_problems;
-pub(super) use list::{
-    allow, answer as answer_page, batch_answer, batch_detail, batch_jobs, jobs_matching,
-};
+pub(super) use list::{allow, answer as answer_page};
 
 use super::Route;
 use crate::access::Scope;
@@ -43,13 +41,13 @@ pub(super) fn routes() -> Vec<Route> {
             .status(200, "The result of each job, in the order of the request.")
             .idempotent(),
         Route::get("/api/v1/jobs", Scope::Read, list::list)
-            .summary(TAG, "Lists jobs, newest first.")
-            .status(200, "A page of jobs."),
-        Route::post("/api/v1/jobs/run-now", Scope::Operate, list::run_now)
             .summary(
                 TAG,
-                "Makes a batch of waiting jobs due now: retries selected by filter, or jobs selected by id.",
+                "Lists jobs, the newest first, or the one that finished last first.",
             )
+            .status(200, "A page of jobs."),
+        Route::post("/api/v1/jobs/run-now", Scope::Operate, run_now::run_now)
+            .summary(TAG, "Makes up to 1000 waiting jobs due now, by id.")
             .status(200, "The result of the batch."),
         Route::get("/api/v1/jobs/{id}", Scope::Read, read::get)
             .summary(TAG, "Returns a job or a scheduler form.")

@@ -1,17 +1,14 @@
-//! Queues: read them, change their settings, pause, resume and purge them.
+//! Queues: read them, change their settings, pause and resume them.
 
 use serde_json::json;
 use windlass::Error;
 use windlass::admin::QueueInfo;
 use windlass_api::{
-    BatchAnswer, BoundedInt, CreateQueue, JobFilter, Page, PageParams, PauseQueue, PurgeQueue,
-    Queue, QueueCounts, QueuePause, QueueSettings, Text,
+    CreateQueue, Page, PageParams, PauseQueue, Queue, QueueCounts, QueuePause, QueueSettings, Text,
 };
-use windlass_core::{JobId, QueueName, Timestamp};
-use windlass_store::Change;
+use windlass_core::{QueueName, Timestamp};
 
 use super::Route;
-use super::jobs::{batch_answer, jobs_matching};
 use crate::access::Scope;
 use crate::call::Call;
 use crate::endpoint::{JsonBody, Params, Reply};
@@ -22,8 +19,6 @@ const TAG: &str = "queues";
 
 /// The number of queues on a page if the request gives no limit.
 const LIST_DEFAULT: usize = 50;
-/// The most jobs that one request removes if it gives no limit.
-const PURGE_DEFAULT: usize = 1000;
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
@@ -59,9 +54,6 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/api/v1/queues/{queue}/resume", Scope::Operate, resume)
             .summary(TAG, "Resumes a paused queue.")
             .status(200, "The queue."),
-        Route::post("/api/v1/queues/{queue}/purge", Scope::Operate, purge)
-            .summary(TAG, "Removes a batch of finished jobs in one state.")
-            .status(200, "The result of the batch."),
     ]
 }
 
@@ -188,29 +180,4 @@ async fn resume(call: Call) -> Result<Reply<Queue>, Problem> {
     call.app.client.resume_queue(name.as_str()).await?;
     call.audit_plain("queue.resume", name.as_str()).await;
     answer(&call, name).await
-}
-
-async fn purge(
-    call: Call,
-    JsonBody((state, purge)): JsonBody<PurgeQueue>,
-) -> Result<Reply<BatchAnswer>, Problem> {
-    let name: QueueName = call.name("queue")?;
-    call.app.client.check_queue(&name).await?;
-    let filter = JobFilter {
-        state: Some(state.into()),
-        queue: Some(name.clone()),
-        finished_before: purge.finished_before,
-        ..JobFilter::default()
-    };
-    let limit = purge.limit.map_or(PURGE_DEFAULT, BoundedInt::to);
-    let after = purge.cursor.map(|after| after.0);
-    let found = jobs_matching(&call, &filter, after, limit).await?;
-    let ids: Vec<JobId> = found.jobs.iter().map(|job| job.id).collect();
-    let changed = call.app.client.change_many(&ids, &Change::Purge).await?;
-    let answer = batch_answer(&changed, &found);
-    let detail = json!({
-        "state": state, "finished_before": purge.finished_before, "removed": answer.changed,
-    });
-    call.audit("queue.purge", name.as_str(), detail).await;
-    Ok(Reply::ok(answer))
 }

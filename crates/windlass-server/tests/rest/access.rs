@@ -204,8 +204,9 @@ async fn payloads_need_a_scope_of_their_own() {
         (edited.status, edited.text().contains("hunter2")),
         (200, false)
     );
-    let body = json!({"filter": {"payload_path": "/password", "payload_value": "hunter2"}});
-    let probe = server.post("/api/v1/dead-letters/revive", &body).await;
+    let filter = json!({"payload_path": "/password", "payload_value": "hunter2"});
+    let body = json!({"filter": filter, "reason": "guess", "dry_run": true});
+    let probe = server.post("/api/v1/replays", &body).await;
     assert_eq!(probe.status, 403);
     server.key = Some(admin);
     let seen = server.get(&format!("/api/v1/jobs/{id}")).await;

@@ -22,6 +22,7 @@ async fn events_arrive_in_order() {
         "claimed",
         "started",
         "failed",
+        "failure_group_created",
         "retried",
         "claimed",
         "started",

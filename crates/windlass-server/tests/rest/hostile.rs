@@ -277,9 +277,10 @@ async fn filters_and_cursors_are_values_and_never_sql() {
         }
         let path = format!("/api/v1/jobs?payload_path=%2F{escaped}&payload_value={escaped}");
         assert_eq!(server.get(&path).await.json["data"], json!([]), "{text}");
-        let body = json!({"filter": {"tag": text}});
-        let pass = server.post("/api/v1/jobs/run-now", &body).await;
-        assert_eq!(pass.json["changed"], 0, "{pass:?}");
+        let body =
+            json!({"action": "run_now", "filter": {"tag": text}, "reason": "r", "dry_run": true});
+        let preview = server.post("/api/v1/bulk-actions", &body).await;
+        assert_eq!(preview.json["matched"], 0, "{preview:?}");
         for path in ["/api/v1/schedules/", "/api/v1/queues/", "/api/v1/jobs/"] {
             let answer = server.get(&format!("{path}{escaped}")).await;
             assert!(
@@ -473,7 +474,7 @@ async fn responses_contain_no_secrets_of_others() {
         "/livez",
         "/api/v1/queues",
         "/api/v1/workers",
-        "/api/v1/dead-letters/groups",
+        "/api/v1/failures",
         "/api/v1/policies",
     ] {
         let answer = server.get(path).await;

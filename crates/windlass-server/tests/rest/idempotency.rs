@@ -34,6 +34,14 @@ fn request_of(route: &RouteInfo) -> (&'static str, Value, usize) {
             let range = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T03:00:00Z"});
             ("/api/v1/schedules/s/backfill", range, 4)
         }
+        "/api/v1/replays" => {
+            let replay = json!({"filter": {"kind": "a"}, "reason": "r"});
+            ("/api/v1/replays", replay, 1)
+        }
+        "/api/v1/bulk-actions" => {
+            let cancel = json!({"action": "cancel", "filter": {"kind": "a"}, "reason": "r"});
+            ("/api/v1/bulk-actions", cancel, 1)
+        }
         other => panic!("say here what POST {other} creates"),
     }
 }
@@ -51,15 +59,20 @@ pub(crate) async fn send_to(server: &Server, route: &RouteInfo, key: &str) -> An
     send(server, path, key, &body).await
 }
 
-/// How many jobs and schedules a request to a route makes.
+/// How many things a request to a route makes.
 pub(crate) fn made_by(route: &RouteInfo) -> usize {
     request_of(route).2
 }
 
-/// How many jobs and schedules there are.
+/// How many jobs, schedules, replays and bulk actions there are.
 pub(crate) async fn things(server: &Server) -> usize {
     let schedules = server.client.schedules().await.unwrap().len();
-    count(server).await + schedules
+    let mut actions = 0;
+    for is_replay in [true, false] {
+        let listed = server.client.actions().list(is_replay, None, 100).await;
+        actions += listed.unwrap().len();
+    }
+    count(server).await + schedules + actions
 }
 
 async fn send(server: &Server, path: &str, key: &str, body: &Value) -> Answer {

@@ -112,9 +112,12 @@ async fn a_request_with_a_key_reads_no_other_note() {
         let taken = seen.taken().len();
         assert!(send_to(&server, &route, "k").await.status < 300);
         assert!(send_to(&server, &route, "k").await.status < 300);
+        // The few actions that have not ended are read to limit their number.
+        let is_action = route.path.ends_with("replays") || route.path.ends_with("bulk-actions");
         for verb in &seen.taken()[taken..] {
             let walks = ["documents", "document_names", "remove_expired", "nodes"];
-            assert!(!walks.contains(verb), "{route:?}: {verb}");
+            let is_walk = walks.contains(verb) && !(is_action && *verb == "documents");
+            assert!(!is_walk, "{route:?}: {verb}");
         }
     }
 }

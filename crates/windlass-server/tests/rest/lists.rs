@@ -24,8 +24,17 @@ async fn every_filter_returns_only_matching_jobs() {
     let tagged = server
         .job(&json!({"kind": "b", "queue": "mail", "tags": ["blue"], "unique_key": "u/1"}))
         .await;
+    let retry = server
+        .job(&json!({"kind": "r", "queue": "r", "retry": "patient"}))
+        .await;
+    server
+        .run_claimed(
+            &json!({"queue": "r"}),
+            &json!({"outcome": "failed", "error": "x"}),
+        )
+        .await;
     let later = server.job(&json!({"kind": "b", "delay": "1h"})).await;
-    let group = server.get("/api/v1/dead-letters/groups").await;
+    let group = server.get("/api/v1/failures?state=dead").await;
     let group = group.text_at("/data/0/fingerprint");
     let created = server
         .get(&format!("/api/v1/jobs/{tagged}"))
@@ -35,16 +44,36 @@ async fn every_filter_returns_only_matching_jobs() {
         .get(&format!("/api/v1/jobs/{dead}"))
         .await
         .text_at("/finished_at");
+    let failed = server
+        .get(&format!("/api/v1/jobs/{retry}"))
+        .await
+        .text_at("/failed_at");
     for (query, found) in [
         ("state=dead".to_owned(), vec![&dead]),
-        ("state=scheduled".to_owned(), vec![&later]),
+        ("state=scheduled".to_owned(), vec![&later, &retry]),
+        ("retrying=true".to_owned(), vec![&retry]),
+        ("retrying=false".to_owned(), vec![&later, &tagged, &dead]),
+        (format!("failed_from={failed}"), vec![&retry]),
+        (format!("failed_before={failed}"), vec![&dead]),
+        (
+            "replay=01890a5d-ac96-774b-bcce-b302099a8057".to_owned(),
+            vec![],
+        ),
+        ("order=finished_at".to_owned(), vec![&dead]),
+        (
+            "order=created".to_owned(),
+            vec![&later, &retry, &tagged, &dead],
+        ),
         ("queue=mail".to_owned(), vec![&tagged]),
         ("kind=x:y".to_owned(), vec![&dead]),
         ("tag=blue".to_owned(), vec![&tagged]),
         ("unique_key=u%2F1".to_owned(), vec![&tagged]),
         ("reason=exhausted".to_owned(), vec![&dead]),
         ("reason=poison".to_owned(), vec![]),
-        (format!("created_from={created}"), vec![&later, &tagged]),
+        (
+            format!("created_from={created}"),
+            vec![&later, &retry, &tagged],
+        ),
         (format!("created_before={created}"), vec![&dead]),
         (format!("finished_from={finished}"), vec![&dead]),
         (format!("finished_before={finished}"), vec![]),
@@ -63,7 +92,7 @@ async fn every_filter_returns_only_matching_jobs() {
             "schedule=01890a5d-ac96-774b-bcce-b302099a8057".to_owned(),
             vec![],
         ),
-        (String::new(), vec![&later, &tagged, &dead]),
+        (String::new(), vec![&later, &retry, &tagged, &dead]),
     ] {
         let answer = server.get(&format!("/api/v1/jobs?{query}")).await;
         assert_eq!(ids(&answer).iter().collect::<Vec<_>>(), found, "{query}");
@@ -112,8 +141,8 @@ async fn a_search_says_how_far_it_got() {
         (&found.json["data"], &found.json["scanned"]),
         (&json!([]), &json!(3))
     );
-    assert!(found.json["scanned_until"].is_string());
     assert_eq!(found.json["next_cursor"], Value::Null);
+    assert_eq!(found.json["complete"], true);
     let plain = server.get("/api/v1/jobs").await;
     assert!(plain.json.get("scanned").is_none());
 }
@@ -136,6 +165,8 @@ async fn a_search_over_many_jobs_stops_and_continues() {
         (ids(&page).len(), &page.json["scanned"]),
         (0, &json!(10_000))
     );
+    assert_eq!(page.json["complete"], false);
+    assert!(page.json["scanned_until"].is_string());
     let cursor = page.text_at("/next_cursor");
     let page = server
         .get(&format!(
@@ -146,40 +177,27 @@ async fn a_search_over_many_jobs_stops_and_continues() {
 }
 
 #[tokio::test]
-async fn a_pass_runs_waiting_jobs_of_a_filter_now() {
+async fn a_list_by_the_time_of_the_end_has_pages() {
     let server = Server::open().await;
-    for _ in 0..3 {
-        server.job(&json!({"kind": "a", "retry": "patient"})).await;
+    let mut ends = Vec::new();
+    for queue in ["a", "b", "c"] {
+        server.job(&json!({"kind": "k", "queue": queue})).await;
     }
-    for _ in 0..3 {
-        server
-            .run(&json!({"outcome": "failed", "error": "boom"}))
-            .await;
+    for queue in ["b", "c", "a"] {
+        let claim = json!({"queue": queue});
+        let outcome = json!({"outcome": "succeeded"});
+        ends.push(server.run_claimed(&claim, &outcome).await);
     }
-    let body = json!({"filter": {"queue": "default", "state": "scheduled"}, "limit": 2});
-    let pass = server.post("/api/v1/jobs/run-now", &body).await;
-    assert_eq!(
-        (&pass.json["changed"], &pass.json["conflicts"]),
-        (&json!(2), &json!(0)),
-        "{pass:?}"
-    );
-    assert!(pass.json["next_cursor"].is_string());
-    let queue = server.get("/api/v1/queues/default").await;
-    assert_eq!(
-        (
-            &queue.json["counts"]["ready"],
-            &queue.json["counts"]["scheduled"]
-        ),
-        (&json!(2), &json!(1))
-    );
-    for body in [
-        json!({}),
-        json!({"filter": {}}),
-        json!({"filter": {"queue": "q"}, "more": 1}),
-    ] {
-        let refused = server.post("/api/v1/jobs/run-now", &body).await;
-        assert_eq!(refused.status, 422, "{body}");
-    }
+    ends.reverse();
+    let first = server.get("/api/v1/jobs?order=finished_at&limit=2").await;
+    assert_eq!(ids(&first), &ends[..2]);
+    let cursor = first.text_at("/next_cursor");
+    let rest = format!("/api/v1/jobs?order=finished_at&cursor={cursor}");
+    assert_eq!(ids(&server.get(&rest).await), &ends[2..]);
+    let mixed = server.get(&format!("/api/v1/jobs?cursor={cursor}")).await;
+    assert_eq!(mixed.pointer(), "/cursor");
+    let odd = server.get("/api/v1/jobs?order=priority").await;
+    assert_eq!(odd.pointer(), "/order");
 }
 
 #[tokio::test]
@@ -242,27 +260,25 @@ async fn paging_skips_jobs_that_were_enqueued_later() {
 }
 
 #[tokio::test]
-async fn a_pass_by_filter_leaves_fresh_jobs_their_time() {
+async fn jobs_are_made_due_by_their_ids() {
     let server = Server::open().await;
     let fresh = server.job(&json!({"kind": "a", "delay": "30d"})).await;
-    let retry = server.job(&json!({"kind": "a", "retry": "patient"})).await;
-    server
-        .run(&json!({"outcome": "failed", "error": "boom"}))
-        .await;
-    let all = json!({"filter": {"kind": "a"}});
-    let passed = server.post("/api/v1/jobs/run-now", &all).await;
-    assert_eq!(passed.json["changed"], 1, "{passed:?}");
-    let state = async |id: &str| {
-        server
-            .get(&format!("/api/v1/jobs/{id}"))
-            .await
-            .text_at("/state")
-    };
-    assert_eq!(state(&retry).await, "ready");
-    assert_eq!(state(&fresh).await, "scheduled");
+    let done = server.job(&json!({"kind": "a"})).await;
+    server.run(&json!({"outcome": "succeeded"})).await;
     let named = server
-        .post("/api/v1/jobs/run-now", &json!({"ids": [fresh]}))
+        .post("/api/v1/jobs/run-now", &json!({"ids": [fresh, done]}))
         .await;
     assert_eq!(named.json["changed"], 1, "{named:?}");
-    assert_eq!(state(&fresh).await, "ready");
+    assert_eq!(named.json["conflicts"], 1, "{named:?}");
+    let job = server.get(&format!("/api/v1/jobs/{fresh}")).await;
+    assert_eq!(job.text_at("/state"), "ready");
+    for (body, pointer) in [
+        (json!({}), "/ids"),
+        (json!({"ids": []}), "/ids"),
+        (json!({"ids": ["x"]}), "/ids/0"),
+        (json!({"ids": [fresh], "filter": {"kind": "a"}}), "/filter"),
+    ] {
+        let refused = server.post("/api/v1/jobs/run-now", &body).await;
+        assert_eq!((refused.status, refused.pointer().as_str()), (422, pointer));
+    }
 }

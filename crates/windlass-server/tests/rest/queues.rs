@@ -133,50 +133,6 @@ async fn a_pause_says_why_and_a_second_one_changes_only_the_reason() {
 }
 
 #[tokio::test]
-async fn a_purge_removes_what_is_spelled_out_and_is_recorded() {
-    let server = Server::open().await;
-    for _ in 0..3 {
-        server.job(&json!({"kind": "a", "max_attempts": 1})).await;
-    }
-    for _ in 0..3 {
-        server
-            .run(&json!({"outcome": "failed", "error": "x"}))
-            .await;
-    }
-    server.job(&json!({"kind": "a"})).await;
-    let refused = server
-        .post("/api/v1/queues/default/purge", &json!({"limit": 1}))
-        .await;
-    assert_eq!(refused.pointer(), "/state");
-    let none = json!({"state": "dead", "finished_before": "2001-01-01T00:00:00Z"});
-    let none = server.post("/api/v1/queues/default/purge", &none).await;
-    assert_eq!(none.json["changed"], 0);
-    let pass = server
-        .post(
-            "/api/v1/queues/default/purge",
-            &json!({"state": "dead", "limit": 2}),
-        )
-        .await;
-    assert_eq!(pass.json["changed"], 2);
-    let pass = server
-        .post("/api/v1/queues/default/purge", &json!({"state": "dead"}))
-        .await;
-    assert_eq!(pass.json["changed"], 1);
-    let left = server.get("/api/v1/jobs").await;
-    assert_eq!(left.json["data"].as_array().unwrap().len(), 1);
-    let audit = windlass_engine::Audit::new(windlass::admin::engine_of(&server.client).clone());
-    let page = audit
-        .list(&windlass_engine::AuditFilter::default(), None, 100)
-        .await;
-    let records = page.unwrap().records;
-    let purges = records
-        .iter()
-        .filter(|record| record.action == "queue.purge")
-        .count();
-    assert_eq!(purges, 3);
-}
-
-#[tokio::test]
 async fn pauses_and_settings_do_not_undo_each_other() {
     let server = Server::open().await;
     for round in 1..=50 {
@@ -198,7 +154,6 @@ async fn pauses_and_settings_do_not_undo_each_other() {
 async fn a_queue_that_does_not_exist_is_404_until_it_is_created() {
     let server = Server::open().await;
     server.job(&json!({"kind": "a", "queue": "mails"})).await;
-    let purge = json!({"state": "dead"});
     for path in ["/api/v1/queues/mial", "/api/v1/queues/mial/settings"] {
         assert_eq!(server.get(path).await.status, 404, "{path}");
     }
@@ -207,7 +162,6 @@ async fn a_queue_that_does_not_exist_is_404_until_it_is_created() {
         server.act("/api/v1/queues/mial/pause").await,
         server.act("/api/v1/queues/mial/pause?create=false").await,
         server.act("/api/v1/queues/mial/resume").await,
-        server.post("/api/v1/queues/mial/purge", &purge).await,
     ];
     for refused in &refused {
         assert_eq!(
@@ -233,10 +187,6 @@ async fn a_queue_that_does_not_exist_is_404_until_it_is_created() {
     assert_eq!(server.act("/api/v1/queues/mial/resume").await.status, 200);
     let unknown = server.act("/api/v1/queues/mial/pause?create=yes").await;
     assert_eq!(unknown.pointer(), "/create");
-    let no_purge = server
-        .post("/api/v1/queues/x/purge?create=true", &purge)
-        .await;
-    assert_eq!(no_purge.pointer(), "/create", "a purge sets nothing up");
 }
 
 #[tokio::test]
@@ -248,7 +198,7 @@ async fn a_queue_exists_by_its_jobs_its_settings_or_its_workers() {
     };
     assert_eq!(status("default").await, 200, "jobs go there that name none");
     // Finished jobs count, also where newer ones of other queues come first.
-    server.job(&json!({"kind": "a", "queue": "done"})).await;
+    let done = server.job(&json!({"kind": "a", "queue": "done"})).await;
     let claim = json!({"queue": "done"});
     server
         .run_claimed(&claim, &json!({"outcome": "succeeded"}))
@@ -268,9 +218,8 @@ async fn a_queue_exists_by_its_jobs_its_settings_or_its_workers() {
     // Without its worker, and after its last job was removed, a queue is gone.
     server.delete("/api/v1/workers/w").await;
     assert_eq!(status("served").await, 404);
-    let purge = json!({"state": "succeeded"});
-    let purged = server.post("/api/v1/queues/done/purge", &purge).await;
-    assert_eq!(purged.json["changed"], 1, "{purged:?}");
+    let removed = server.delete(&format!("/api/v1/jobs/{done}")).await;
+    assert_eq!(removed.status, 204, "{removed:?}");
     assert_eq!(status("done").await, 404);
 }
 

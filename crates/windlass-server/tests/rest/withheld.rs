@@ -28,7 +28,7 @@ fn paths(job: &str) -> Vec<String> {
         "/api/v1/jobs".to_owned(),
         "/api/v1/jobs?state=dead".to_owned(),
         "/api/v1/dead-letters".to_owned(),
-        "/api/v1/dead-letters/groups".to_owned(),
+        "/api/v1/failures".to_owned(),
         "/api/v1/workers".to_owned(),
         "/api/v1/queues".to_owned(),
         "/metrics".to_owned(),
@@ -60,10 +60,7 @@ async fn the_scope_read_shows_no_text_of_an_error() {
         (&Value::Null, &json!(true), &json!("failed"))
     );
     // Nor can it be guessed by a search.
-    for path in [
-        "/api/v1/jobs?error=4111",
-        "/api/v1/dead-letters/groups?error=4111",
-    ] {
+    for path in ["/api/v1/jobs?error=4111", "/api/v1/dead-letters?error=4111"] {
         let refused = server.get(path).await;
         assert_eq!(
             (refused.status, refused.code().as_str()),
@@ -77,8 +74,8 @@ async fn the_scope_read_shows_no_text_of_an_error() {
         assert!(answer.text().contains(ERROR), "{path}: {}", answer.text());
         assert!(!answer.text().contains("error_withheld"), "{path}");
     }
-    let groups = server.get("/api/v1/dead-letters/groups").await;
-    assert!(groups.text_at("/data/0/pattern").contains("was declined"));
+    let groups = server.get("/api/v1/failures").await;
+    assert_eq!(groups.text_at("/data/0/sample/error"), ERROR);
     assert_eq!(server.get("/api/v1/jobs?error=4111").await.status, 200);
 }
 

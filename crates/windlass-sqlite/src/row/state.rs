@@ -4,9 +4,10 @@ use rusqlite::{Connection, Row, Statement, params};
 use serde_json::Value;
 use windlass_core::retry::AttemptLimit;
 use windlass_core::{
-    DeadReason, FinalState, Finish, Job, JobId, Lease, Payload, State, StateDetails, Timestamp,
+    DeadReason, FinalState, Fingerprint, Finish, Job, JobId, Lease, Payload, State, StateDetails,
+    Timestamp,
 };
-use windlass_store::stored::{LastAttempt, result_of};
+use windlass_store::stored::{LastAttempt, interventions_json, parse_interventions, result_of};
 
 use super::value::{
     blob, duration, from_json, micros, optional_timestamp, outcome_from, outcome_number, timestamp,
@@ -54,8 +55,21 @@ pub(crate) fn put_state(
         result_of(job),
         last.outcome.map(outcome_number),
         last.detail.as_ref().map(Value::to_string),
+        fingerprint(job),
+        waiting_since(job),
+        interventions_json(job),
     ])?;
     Ok(())
+}
+
+/// Returns the 64 bits of a job's cause.
+pub(crate) fn fingerprint(job: &Job) -> Option<i64> {
+    job.fingerprint.map(|cause| cause.bits().cast_signed())
+}
+
+/// Returns since when a job waits, unless that is since it was enqueued.
+fn waiting_since(job: &Job) -> Option<i64> {
+    (job.waiting_since != job.created_at).then(|| job.waiting_since.as_micros())
 }
 
 /// Writes the state of a job at its first claim: a plain insert, because there is no row yet.
@@ -99,7 +113,8 @@ pub(crate) fn set_claim(connection: &Connection, id: JobId, claim: u128) -> Driv
 /// Records that the running attempt of a job must stop.
 pub(crate) fn request_cancel(connection: &Connection, job: &Job) -> DriverResult<()> {
     let mut statement = connection.prepare_cached(include_str!("../../sql/request_cancel.sql"))?;
-    let changed = statement.execute(params![blob(job.id), job.attempt])?;
+    let interventions = interventions_json(job);
+    let changed = statement.execute(params![blob(job.id), job.attempt, interventions])?;
     check_running(changed, job)
 }
 
@@ -126,11 +141,15 @@ pub(crate) fn end_state(
         result_of(job),
         last.outcome.map(outcome_number),
         last.detail.as_ref().map(Value::to_string),
+        fingerprint(job),
+        waiting_since(job),
+        interventions_json(job),
     ])?;
     check_running(changed, job)
 }
 
-/// Writes a success, which is the most common end and changes the fewest columns.
+/// Writes a success, which is the most common end and changes the fewest columns. Not for a revived
+/// job: its success is also recorded with the revival.
 pub(crate) fn succeed_state(
     succeed_state: &mut Statement<'_>,
     job: &Job,
@@ -179,6 +198,13 @@ pub(super) fn apply_state(
         .map(|text| from_json(&text))
         .transpose()?;
     job.failed_at = optional_timestamp(row.get(11)?)?;
+    let cause: Option<i64> = row.get(20)?;
+    job.fingerprint = cause.map(|bits| Fingerprint::from_bits(bits.cast_unsigned()));
+    let waiting_since = optional_timestamp(row.get(21)?)?;
+    job.waiting_since = waiting_since.unwrap_or(job.created_at);
+    let interventions = row.get_ref(22)?.as_str_or_null();
+    let interventions = interventions.map_err(rusqlite::Error::from)?;
+    job.interventions = parse_interventions(interventions).map_err(DriverError::damaged)?;
     let finished_at = optional_timestamp(row.get(16)?)?;
     let state: i64 = row.get(0)?;
     job.state_details = match (state, finished_at) {

@@ -12,9 +12,12 @@ pub(crate) fn blob(id: JobId) -> [u8; 16] {
     id.as_u128().to_be_bytes()
 }
 
+pub(crate) fn id_from(bytes: [u8; 16]) -> JobId {
+    JobId::from_u128(u128::from_be_bytes(bytes))
+}
+
 pub(crate) fn id_of(row: &Row<'_>, column: usize) -> DriverResult<JobId> {
-    let bytes: [u8; 16] = row.get(column)?;
-    Ok(JobId::from_u128(u128::from_be_bytes(bytes)))
+    Ok(id_from(row.get(column)?))
 }
 
 /// Reads a count or version, which SQLite stores as a signed number.

@@ -1,8 +1,10 @@
-//! Changes that operators make to single jobs: cancel, run now, resolve, revive, edit, purge.
+//! Changes that operators make to jobs: cancel, run now, resolve, revive, edit, patch, purge.
 
-use windlass_core::{Conflict, Edit, Event, Job, JobId, QueueName, Revival, State, Timestamp};
+use windlass_core::{
+    ActionId, Conflict, Edit, Event, Job, JobId, Patch, QueueName, Revival, State, Timestamp,
+};
 use windlass_store::stored::LastAttempt;
-use windlass_store::{Change, Changed};
+use windlass_store::{ActionStep, Change, Changed};
 
 use super::{Answer, Writer};
 use crate::error::{DriverResult, if_readable};
@@ -13,36 +15,61 @@ impl Writer<'_> {
         &mut self,
         jobs: &[JobId],
         change: &Change,
+        step: Option<&ActionStep>,
         now: Timestamp,
     ) -> Answer<Vec<Changed>> {
+        self.index.promote(now);
         let mut answers = Vec::with_capacity(jobs.len());
-        for id in jobs.iter().copied() {
-            answers.push(match change {
-                Change::Cancel => {
-                    self.change(id, now, |_, job| Ok(job.cancel(now).map_err(conflict)))
-                }
-                Change::RunNow => {
-                    self.change(id, now, |_, job| Ok(job.run_now(now).map_err(conflict)))
-                }
-                Change::Resolve => {
-                    self.change(id, now, |_, job| Ok(job.resolve(now).map_err(conflict)))
-                }
-                Change::Revive(revival) => {
-                    self.change(id, now, |writer, job| writer.revive(job, revival, now))
-                }
-                Change::Edit(edit) => {
-                    self.change(id, now, |writer, job| writer.edit(job, edit, now))
-                }
-                Change::Purge => self.purge(id),
-            }?);
+        for id in jobs {
+            answers.push(self.change(*id, change, step, now)?);
         }
         Ok(Ok(answers))
+    }
+
+    fn change(
+        &mut self,
+        id: JobId,
+        change: &Change,
+        step: Option<&ActionStep>,
+        now: Timestamp,
+    ) -> DriverResult<Changed> {
+        let Some(found) = if_readable(self.find(id))? else {
+            return Ok(Changed::Unreadable);
+        };
+        let Some((mut job, last)) = found else {
+            return Ok(Changed::NotFound);
+        };
+        if let Some(Err(refused)) = step.map(|step| step.check(&job)) {
+            return Ok(refused);
+        }
+        let before = job.clone();
+        let done = match change {
+            Change::Cancel => job.cancel(now).map_err(conflict),
+            Change::RunNow => job.run_now(now).map_err(conflict),
+            Change::Resolve => job.resolve(now).map_err(conflict),
+            Change::Revive(revival) => {
+                let replay = step.and_then(ActionStep::replay);
+                self.revive(&mut job, revival, replay, now)?
+            }
+            Change::Edit(edit) => self.edit(&mut job, edit, now)?,
+            Change::Patch(patch) => self.patch(&mut job, patch, now)?,
+            Change::Purge => return self.purge(&job),
+        };
+        if let Err(refused) = done {
+            return Ok(refused);
+        }
+        if let Some(step) = step {
+            job.interventions.last_action = Some(step.action);
+        }
+        self.store_change(&before, &mut job, &last, now)?;
+        Ok(Changed::Now(job.state()))
     }
 
     fn revive(
         &mut self,
         job: &mut Job,
         revival: &Revival,
+        replay: Option<ActionId>,
         now: Timestamp,
     ) -> DriverResult<Result<(), Changed>> {
         let before = job.state();
@@ -55,7 +82,8 @@ impl Writer<'_> {
         if let Some(max_depth) = self.full(&job.queue) {
             return Ok(Err(Changed::QueueFull { max_depth }));
         }
-        Ok(job.revive(revival.clone(), now).map_err(conflict))
+        let revived = job.revive(revival.clone(), replay, now);
+        Ok(revived.map_err(Changed::from))
     }
 
     fn edit(
@@ -64,36 +92,57 @@ impl Writer<'_> {
         edit: &Edit,
         now: Timestamp,
     ) -> DriverResult<Result<(), Changed>> {
-        let before = job.state();
-        if before.after(Event::Changed).is_none() {
-            return Ok(Err(Changed::Conflict(before)));
+        let before = job.clone();
+        if let Err(refused) = job.edit(edit.clone()) {
+            return Ok(Err(conflict(refused)));
         }
-        let target = edit.queue.clone().unwrap_or_else(|| job.queue.clone());
-        if self.key_is_taken(job, &target, now)? {
-            return Ok(Err(Changed::KeyTaken(before)));
+        self.leave_queue(&before, &job.queue, now)
+    }
+
+    fn patch(
+        &mut self,
+        job: &mut Job,
+        patch: &Patch,
+        now: Timestamp,
+    ) -> DriverResult<Result<(), Changed>> {
+        let before = job.clone();
+        if let Err(refused) = job.patch(patch) {
+            return Ok(Err(refused.into()));
         }
-        if let Some(max_depth) = self.full(&target).filter(|_| target != job.queue) {
+        if before.state() != State::Waiting {
+            return Ok(Ok(()));
+        }
+        self.leave_queue(&before, &job.queue, now)
+    }
+
+    /// Frees the unique key of a waiting job, so that the job can take it in `target`, which may be
+    /// the same queue. Refuses a target where the job cannot wait.
+    fn leave_queue(
+        &mut self,
+        job: &Job,
+        target: &QueueName,
+        now: Timestamp,
+    ) -> DriverResult<Result<(), Changed>> {
+        if self.key_is_taken(job, target, now)? {
+            return Ok(Err(Changed::KeyTaken(job.state())));
+        }
+        if let Some(max_depth) = self.full(target).filter(|_| *target != job.queue) {
             return Ok(Err(Changed::QueueFull { max_depth }));
         }
         if let Some(unique) = &job.unique {
             let queue = self.names.number(self.connection, job.queue.as_str())?;
             self.remove_hold(queue, &unique.key)?;
         }
-        Ok(job.edit(edit.clone()).map_err(conflict))
+        Ok(Ok(()))
     }
 
-    fn purge(&mut self, id: JobId) -> DriverResult<Changed> {
-        let Some(found) = if_readable(self.find(id))? else {
-            return Ok(Changed::Unreadable);
-        };
-        let Some((job, _)) = found else {
-            return Ok(Changed::NotFound);
-        };
+    fn purge(&mut self, job: &Job) -> DriverResult<Changed> {
         if !job.state().is_final() {
             return Ok(Changed::Conflict(job.state()));
         }
         let queue = self.names.number(self.connection, job.queue.as_str())?;
-        self.tally(queue, row::state_number(&job), -1);
+        self.tally(queue, row::state_number(job), -1);
+        self.tallies.count_change(job, None);
         for statement in [
             "delete from jobs where id = ?1",
             "delete from states where id = ?1",
@@ -101,31 +150,10 @@ impl Writer<'_> {
         ] {
             self.connection
                 .prepare_cached(statement)?
-                .execute([row::blob(id)])?;
+                .execute([row::blob(job.id)])?;
         }
-        self.remove_occurrence(&job)?;
+        self.remove_occurrence(job)?;
         Ok(Changed::Removed)
-    }
-
-    fn change(
-        &mut self,
-        id: JobId,
-        now: Timestamp,
-        change: impl FnOnce(&mut Writer<'_>, &mut Job) -> DriverResult<Result<(), Changed>>,
-    ) -> DriverResult<Changed> {
-        self.index.promote(now);
-        let Some(found) = if_readable(self.find(id))? else {
-            return Ok(Changed::Unreadable);
-        };
-        let Some((mut job, last)) = found else {
-            return Ok(Changed::NotFound);
-        };
-        let before = job.clone();
-        if let Err(refused) = change(self, &mut job)? {
-            return Ok(refused);
-        }
-        self.store_change(&before, &mut job, &last, now)?;
-        Ok(Changed::Now(job.state()))
     }
 
     /// Writes a changed job. Both its old and its new state may be active or final.
@@ -136,9 +164,14 @@ impl Writer<'_> {
         last: &LastAttempt,
         now: Timestamp,
     ) -> DriverResult<()> {
+        self.tallies.count_change(before, Some(job));
         if before.state().is_final() {
             let queue = self.names.number(self.connection, before.queue.as_str())?;
             self.tally(queue, row::state_number(before), -1);
+            if job.state() == before.state() {
+                row::update_job(self.connection, &mut self.names, job)?;
+                return self.write(job, last);
+            }
         }
         // `states` holds only the last attempt of a finished job: move it to the history.
         if let Some(attempt) = last.row(before) {

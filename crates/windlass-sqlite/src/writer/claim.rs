@@ -133,7 +133,7 @@ impl Writer<'_> {
     ) -> DriverResult<Vec<Option<Job>>> {
         const SCAN_MIN: usize = 4;
         let fresh = chosen.iter().filter_map(|chosen| match chosen {
-            Chosen::Pending(id, waiting) if !waiting.ran => Some(*id),
+            Chosen::Pending(id, waiting) if !waiting.has_state => Some(*id),
             _ => None,
         });
         let mut fresh: Vec<JobId> = fresh.collect();
@@ -250,7 +250,7 @@ impl Writer<'_> {
     ) -> DriverResult<Option<Job>> {
         let found = match body {
             Some(job) => Ok(Some(job)),
-            None if waiting.ran => self.find(id).map(|found| found.map(|(job, _)| job)),
+            None if waiting.has_state => self.find(id).map(|found| found.map(|(job, _)| job)),
             None => row::find_fresh(self.connection, &mut self.names, id),
         };
         if found
@@ -272,7 +272,7 @@ impl Writer<'_> {
         {
             self.index.note_start(waiting.queue, now);
         }
-        if waiting.ran {
+        if waiting.has_state {
             self.write(&mut job, &LastAttempt::default())?;
         } else {
             row::insert_first_state(

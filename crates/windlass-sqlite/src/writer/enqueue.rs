@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_core::{Edit, Job, JobId, OnDuplicate, State, Timestamp};
+use windlass_core::{Edit, Interventions, Job, JobId, OnDuplicate, State, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
@@ -172,8 +172,8 @@ impl Writer<'_> {
         debug_assert_eq!(job.state(), State::Waiting);
         row::update_job(self.connection, &mut self.names, job)?;
         let previous = self.index.take(job.id);
-        let never_ran = matches!(previous, Some(Entry::Waiting(waiting)) if !waiting.ran);
-        if !never_ran {
+        let has_no_state = matches!(previous, Some(Entry::Waiting(waiting)) if !waiting.has_state);
+        if !has_no_state || job.interventions != Interventions::default() {
             return self.write(job, last);
         }
         let (queue, kind) = self.numbers(job)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::Row;
 use windlass_core::{Concurrency, JobId, Key, Lane, Random, Timestamp};
-use windlass_store::stored::OptionalFields;
+use windlass_store::stored::{OptionalFields, parse_interventions};
 use windlass_store::{AttemptId, QueueLimits, StoreError, WorkerLocation};
 
 use super::Writer;
@@ -16,7 +16,7 @@ use crate::row::{self, id_of, timestamp};
 impl Writer<'_> {
     pub(super) fn load(&mut self) -> DriverResult<()> {
         self.load_queues()?;
-        self.load_tallies()?;
+        self.load_finished()?;
         self.load_holds()?;
         self.load_starts()?;
         self.load_jobs()?;
@@ -37,7 +37,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn load_tallies(&mut self) -> DriverResult<()> {
+    /// Loads the numbers of finished jobs.
+    fn load_finished(&mut self) -> DriverResult<()> {
         let mut statement = self
             .connection
             .prepare("select queue, state, count from tallies")?;
@@ -211,6 +212,9 @@ impl LoadedJob {
             None => row.get(4)?,
         };
         let failures: Option<u32> = row.get(8)?;
+        let interventions = row.get_ref(11)?.as_str_or_null();
+        let interventions = interventions.map_err(rusqlite::Error::from)?;
+        let interventions = parse_interventions(interventions).map_err(DriverError::damaged)?;
         let attempt: Option<u32> = row.get(9)?;
         Ok(LoadedJob {
             waiting: Waiting {
@@ -222,12 +226,13 @@ impl LoadedJob {
                 queue: row.get(1)?,
                 kind: row.get(2)?,
                 priority: row.get(3)?,
-                lane: if failures.unwrap_or(0) > 0 {
+                // As `Job::lane` says.
+                lane: if failures.unwrap_or(0) > 0 || interventions.revived.is_some() {
                     Lane::Retry
                 } else {
                     Lane::Fresh
                 },
-                ran: state.is_some(),
+                has_state: state.is_some(),
             },
             key: extra.unique.map(|(key, _, _)| key),
             is_running: state == Some(row::RUNNING),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use windlass_core::{Job, JobId, Outcome, Random, Report, Settlement, Timestamp};
 use windlass_store::refused::SweepPart;
 use windlass_store::stored::LastAttempt;
-use windlass_store::{Attempt, AttemptId, AttemptReport, Renewed, Settled, Swept};
+use windlass_store::{Attempt, AttemptId, AttemptReport, Expired, Renewed, Settled, Swept};
 
 use super::{Answer, Writer};
 use crate::error::{DriverError, DriverResult, if_readable};
@@ -152,11 +152,17 @@ impl Writer<'_> {
         for id in self.index.overdue(now, left, |id| chosen(part, id)) {
             let found = self.find(id);
             if let Some((mut job, last)) = self.skip_unreadable(id, found)?.flatten() {
+                let before = job.clone();
                 job.expire(now)
                     .map_err(|conflict| DriverError::damaged(conflict.to_string()))?;
+                let is_new_group = self.tallies.count_failure(&mut job, now);
+                self.tallies.count_change(&before, Some(&mut job));
                 self.index.take(id);
                 self.finish(&mut job, &last, now)?;
-                swept.expired.push(id);
+                swept.expired.push(Expired {
+                    job: id,
+                    is_new_group,
+                });
             }
         }
         Ok(())
@@ -217,9 +223,14 @@ impl Writer<'_> {
     ) -> DriverResult<Settlement> {
         let mut job = running.job.clone();
         let retry_count = job.failures;
-        let settlement = job.decide(report, now, random).expect("the job is running");
+        let mut settlement = job.decide(report, now, random).expect("the job is running");
         job.settle(settlement.clone(), now)
             .expect("the job is running, and no one else writes");
+        if settlement.fingerprint.is_some() {
+            settlement.is_new_group = self.tallies.count_failure(&mut job, now);
+            settlement.fingerprint = job.fingerprint;
+        }
+        self.tallies.count_change(&running.job, Some(&mut job));
         let last = LastAttempt {
             outcome: Some(settlement.outcome),
             detail,
@@ -249,7 +260,7 @@ impl Writer<'_> {
     /// Writes the end of an attempt that finished its job. Success has a faster statement.
     fn write_end(&mut self, job: &Job, last: &LastAttempt) -> DriverResult<()> {
         match last.outcome {
-            Some(Outcome::Succeeded) => {
+            Some(Outcome::Succeeded) if job.interventions.revived.is_none() => {
                 row::succeed_state(&mut self.statements.succeed_state, job, last)
             }
             _ => row::end_state(self.connection, job, last),

@@ -5,20 +5,24 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use windlass_core::{Job, JobId, Report, State};
+use windlass_core::{ActionId, AttemptError, Failure, Job, JobId, Outcome, Report, Revival, State};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
-use windlass_store::{Enqueue, Settled};
+use windlass_store::{ActionStep, Change, Enqueue, Filter, ListedState, Page, Settled, StoreError};
+
+use crate::recount;
 
 /// The jobs whose enqueue or success the store acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledged {
     pub(crate) stored: Vec<JobId>,
     pub(crate) done: Vec<JobId>,
+    /// Jobs that the child may have removed.
+    pub(crate) purging: Vec<JobId>,
     pub(crate) refusals: Vec<String>,
 }
 
-/// Enqueues, claims and settles a few jobs, `rounds` times.
+/// Enqueues, claims, settles, revives and purges a few jobs, `rounds` times.
 pub(crate) fn run(path: &Path, first: u64, rounds: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -44,24 +48,63 @@ async fn step(store: &Opened, number: u64) {
             .for_each(|id| print_line(&format!("stored {id}"))),
         Err(error) => print_line(&format!("refused {error}")),
     }
-    let claimed = match store.claim(&claim(3), at(number)).await {
+    let claimed = match store.claim(&claim(5), at(number)).await {
         Ok(claimed) => claimed.jobs,
         Err(error) => return print_line(&format!("refused {error}")),
     };
-    let reports = claimed
-        .iter()
-        .map(|job| report(job, Report::Succeeded(None)))
-        .collect();
-    match store.settle(reports, at(number)).await {
+    let reports = claimed.iter().zip(0..);
+    let reports = reports.map(|(job, position)| report(job, end(position)));
+    match store.settle(reports.collect(), at(number)).await {
         Ok(settled) => {
+            let succeeded = |settled: &Settled| matches!(settled, Settled::Done(end) if end.outcome == Outcome::Succeeded);
             let done = claimed
                 .iter()
                 .zip(settled)
-                .filter(|(_, settled)| matches!(settled, Settled::Done(_)));
+                .filter(|(_, settled)| succeeded(settled));
             done.for_each(|(job, _)| print_line(&format!("done {}", job.id)));
         }
         Err(error) => print_line(&format!("refused {error}")),
     }
+    if let Err(error) = purge_and_revive(store, number).await {
+        print_line(&format!("refused {error}"));
+    }
+}
+
+/// Three of five attempts succeed, one is retried, one is the last of its job.
+fn end(position: u64) -> Report {
+    match position {
+        3 => Report::Failed(Failure::retryable(AttemptError::new("refused"))),
+        4 => Report::Failed(Failure::unrecoverable(AttemptError::new("timed out"))),
+        _ => Report::Succeeded(None),
+    }
+}
+
+/// Removes one dead job and revives others. No job is revived twice, so that what became of it can
+/// be counted again.
+async fn purge_and_revive(store: &Opened, number: u64) -> Result<(), StoreError> {
+    let dead = Filter::state(ListedState::Dead);
+    let dead = store.list(&dead, Page::first(10), at(number)).await?.jobs;
+    let never_revived = dead
+        .iter()
+        .filter(|job| job.interventions.revived.is_none());
+    let mut ids: Vec<JobId> = never_revived.map(|job| job.id).collect();
+    if ids.len() < 3 {
+        return Ok(());
+    }
+    if let Some(id) = ids.pop() {
+        print_line(&format!("purging {id}"));
+        store
+            .change(&[id], &Change::Purge, None, at(number))
+            .await?;
+    }
+    let step = ActionStep {
+        action: ActionId::from_u128(u128::from(number)),
+        frozen_at: at(number),
+        is_replay: true,
+    };
+    let revive = Change::Revive(Revival::default());
+    store.change(&ids, &revive, Some(&step), at(number)).await?;
+    Ok(())
 }
 
 fn print_line(line: &str) {
@@ -98,6 +141,7 @@ pub(crate) fn read_acknowledged(
         match line.split_once(' ') {
             Some(("stored", id)) => acknowledged.stored.push(id.parse().expect("an id")),
             Some(("done", id)) => acknowledged.done.push(id.parse().expect("an id")),
+            Some(("purging", id)) => acknowledged.purging.push(id.parse().expect("an id")),
             Some(("refused", why)) => acknowledged.refusals.push(why.to_owned()),
             _ => {}
         }
@@ -117,6 +161,9 @@ pub(crate) fn check(path: &Path, acknowledged: &Acknowledged) {
         for ids in acknowledged.stored.chunks(1000) {
             let found = store.get(ids).await.expect("it answers");
             for (id, job) in ids.iter().zip(found) {
+                if job.is_none() && acknowledged.purging.contains(id) {
+                    continue;
+                }
                 assert!(job.is_some(), "job {id} was acknowledged but is missing");
                 let whole = job.is_some_and(|job| job.payload.as_str().starts_with("{\"number\":"));
                 assert!(whole, "the payload of job {id} is whole");
@@ -139,7 +186,8 @@ pub(crate) fn check(path: &Path, acknowledged: &Acknowledged) {
             .values()
             .map(|count| count.ready + count.scheduled + count.succeeded + count.dead)
             .sum();
-        assert!(counted >= acknowledged.stored.len() as u64);
+        assert!(counted + acknowledged.purging.len() as u64 >= acknowledged.stored.len() as u64);
+        recount::check(&store, at(1_000_000)).await;
     });
 }
 
@@ -149,12 +197,14 @@ pub(crate) fn am_child() -> bool {
     let [_, word, path, first, rounds] = arguments.as_slice() else {
         return false;
     };
-    if word == "child" {
-        run(
-            Path::new(path),
-            first.parse().expect("a number"),
-            rounds.parse().expect("a number"),
-        );
+    if word != "child" {
+        return false;
     }
-    word == "child"
+    let (first, rounds) = (first.parse(), rounds.parse());
+    run(
+        Path::new(path),
+        first.expect("a number"),
+        rounds.expect("a number"),
+    );
+    true
 }

@@ -7,12 +7,17 @@ use std::time::Duration;
 use tempfile::TempDir;
 use windlass_core::fairness::Rate;
 use windlass_core::retry::Preset;
-use windlass_core::{Delivery, Job, JobId, Outcome, Report, State, Unique};
+use windlass_core::{
+    AttemptError, Delivery, Failure, Job, JobId, Outcome, Report, Revival, State, Unique,
+};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::{refused, unreadable};
-use windlass_store::{Change, Claim, Enqueued, QueueLimits, Settled, StoreError, WorkerLocation};
+use windlass_store::{
+    Change, Changed, Claim, Enqueued, Filter, ListOrder, ListedState, Page, QueueLimits, Settled,
+    StoreError, WorkerLocation,
+};
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
@@ -146,7 +151,7 @@ async fn attempts_of_remote_workers_survive_a_restart() {
     };
     let claimed = store.claim(&asked, at(0)).await.unwrap().jobs;
     store
-        .change(&[id(2)], &Change::Cancel, at(1))
+        .change(&[id(2)], &Change::Cancel, None, at(1))
         .await
         .unwrap();
     take_one(&store, at(1)).await;
@@ -304,7 +309,7 @@ async fn a_resolved_job_holds_its_key_across_a_restart() {
     take_one(&store, at(0)).await;
     store.sweep(10, at(40), 0).await.unwrap();
     store
-        .change(&[id(1)], &Change::Resolve, at(41))
+        .change(&[id(1)], &Change::Resolve, None, at(41))
         .await
         .unwrap();
     drop(store);
@@ -564,4 +569,52 @@ fn an_open_error_names_the_path_and_the_reason() {
             "{message}"
         );
     }
+}
+
+#[tokio::test]
+async fn unreadable_interventions_make_only_their_job_unreadable() {
+    let folder = folder();
+    let store = open(folder.path());
+    put(&store, jobs(1..6)).await;
+    let dies = Report::Failed(Failure::unrecoverable(AttemptError::new("boom")));
+    for running in take(&store, 4, at(1)).await {
+        settle_one(&store, &running, dies.clone(), at(1)).await;
+    }
+    let revive = Change::Revive(Revival::default());
+    let ids = [id(1), id(2), id(3)];
+    store.change(&ids, &revive, None, at(2)).await.unwrap();
+    drop(store);
+    let file = rusqlite::Connection::open(folder.path().join("jobs.db")).unwrap();
+    let damage = format!(
+        "update states set interventions = '{{\"revived\": 7}}' where id in (x'{:032x}', x'{:032x}')",
+        id(1).as_u128(),
+        id(4).as_u128()
+    );
+    file.execute_batch(&damage).unwrap();
+    drop(file);
+    let store = open(folder.path());
+    let damaged = store.get(&[id(4)]).await.unwrap_err();
+    assert!(
+        matches!(damaged, StoreError::Unreadable { .. }),
+        "{damaged:?}"
+    );
+    let ids = [id(1), id(4), id(2)];
+    let changed = store.change(&ids, &Change::Cancel, None, at(101)).await;
+    let expected = [
+        Changed::Unreadable,
+        Changed::Unreadable,
+        Changed::Now(State::Cancelled),
+    ];
+    assert_eq!(changed.unwrap(), expected);
+    let claimed = take(&store, 9, at(2000)).await;
+    let mut claimed: Vec<JobId> = claimed.iter().map(|job| job.id).collect();
+    claimed.sort();
+    assert_eq!(claimed, [id(3), id(5)]);
+    let dead = Filter::state(ListedState::Dead);
+    let page = Page {
+        order: ListOrder::Finished,
+        ..Page::first(9)
+    };
+    let listed = store.list(&dead, page, at(2000)).await.unwrap();
+    assert_eq!((listed.jobs.len(), listed.examined), (0, 2));
 }

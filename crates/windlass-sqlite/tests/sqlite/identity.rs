@@ -80,7 +80,7 @@ fn a_newer_schema_is_refused_and_left_alone() {
     let error = refused(&path);
     let wrong = StoreError::WrongSchema {
         found: 99,
-        needed: 1,
+        needed: 2,
     };
     assert_eq!(error.to_string(), wrong.to_string());
 }

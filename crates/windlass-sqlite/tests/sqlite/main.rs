@@ -3,4 +3,9 @@
 mod conformance;
 mod durability;
 mod identity;
+mod migration;
 mod model;
+#[path = "../recount/mod.rs"]
+mod recount;
+#[path = "../version_1/mod.rs"]
+mod version_1;

@@ -44,7 +44,8 @@ impl Wrapper for Bounded {
 /// Edits one waiting job.
 pub async fn edit_one(store: &Opened, id: JobId, edit: &Edit, now: Timestamp) -> Changed {
     let edit = Change::Edit(edit.clone());
-    store.change(&[id], &edit, now).await.unwrap()[0]
+    let mut changed = store.change(&[id], &edit, None, now).await.unwrap();
+    changed.remove(0)
 }
 
 /// This many seconds after the start of the case.

@@ -24,7 +24,7 @@ async fn die(store: &Opened, number: u64) {
 pub async fn cancel_ends_a_waiting_job(store: &Opened) {
     put(store, vec![job(1)]).await;
     let changed = store
-        .change(&[id(1), id(9)], &Change::Cancel, at(1))
+        .change(&[id(1), id(9)], &Change::Cancel, None, at(1))
         .await
         .unwrap();
     assert_eq!(changed, [Changed::Now(State::Cancelled), Changed::NotFound]);
@@ -37,7 +37,7 @@ pub async fn cancel_asks_a_running_job(store: &Opened) {
     let running = take_one(store, at(0)).await;
     assert_eq!(
         store
-            .change(&[id(1)], &Change::Cancel, at(1))
+            .change(&[id(1)], &Change::Cancel, None, at(1))
             .await
             .unwrap(),
         [Changed::Now(State::Running)]
@@ -52,7 +52,7 @@ pub async fn cancel_or_success_one_wins(store: &Opened) {
     put(store, jobs(1..3)).await;
     let running = take(store, 2, at(0)).await;
     store
-        .change(&[id(1)], &Change::Cancel, at(1))
+        .change(&[id(1)], &Change::Cancel, None, at(1))
         .await
         .unwrap();
     let settled = settle_one(store, &running[0], Report::Succeeded(None), at(2)).await;
@@ -64,7 +64,7 @@ pub async fn cancel_or_success_one_wins(store: &Opened) {
     settle_one(store, &running[1], Report::Succeeded(None), at(1)).await;
     assert_eq!(
         store
-            .change(&[id(2)], &Change::Cancel, at(2))
+            .change(&[id(2)], &Change::Cancel, None, at(2))
             .await
             .unwrap(),
         [Changed::Conflict(State::Succeeded)]
@@ -74,14 +74,14 @@ pub async fn cancel_or_success_one_wins(store: &Opened) {
     store.sweep(10, at(60), 0).await.unwrap();
     assert_eq!(
         store
-            .change(&[id(3)], &Change::RunNow, at(60))
+            .change(&[id(3)], &Change::RunNow, None, at(60))
             .await
             .unwrap(),
         [Changed::Now(State::Waiting)]
     );
     assert_eq!(
         store
-            .change(&[id(3)], &Change::Cancel, at(60))
+            .change(&[id(3)], &Change::Cancel, None, at(60))
             .await
             .unwrap(),
         [Changed::Now(State::Cancelled)]
@@ -92,7 +92,7 @@ pub async fn cancel_or_success_one_wins(store: &Opened) {
     );
     assert_eq!(
         store
-            .change(&[id(3)], &Change::RunNow, at(61))
+            .change(&[id(3)], &Change::RunNow, None, at(61))
             .await
             .unwrap(),
         [Changed::Conflict(State::Cancelled)]
@@ -104,7 +104,7 @@ pub async fn cancelling_a_finished_job_is_a_conflict(store: &Opened) {
     let before = find(store, id(1)).await;
     assert_eq!(
         store
-            .change(&[id(1)], &Change::Cancel, at(1))
+            .change(&[id(1)], &Change::Cancel, None, at(1))
             .await
             .unwrap(),
         [Changed::Conflict(DEAD)]
@@ -120,7 +120,12 @@ pub async fn revive_runs_a_dead_job_again(store: &Opened) {
         ..Revival::default()
     };
     let revived = store
-        .change(&[id(1), id(9)], &Change::Revive(revival.clone()), at(1))
+        .change(
+            &[id(1), id(9)],
+            &Change::Revive(revival.clone()),
+            None,
+            at(1),
+        )
         .await
         .unwrap();
     assert_eq!(revived, [Changed::Now(State::Waiting), Changed::NotFound]);
@@ -136,7 +141,7 @@ pub async fn revive_runs_a_dead_job_again(store: &Opened) {
         "its history stays"
     );
     let refused = store
-        .change(&[id(1)], &Change::Revive(Revival::default()), at(101))
+        .change(&[id(1)], &Change::Revive(Revival::default()), None, at(101))
         .await
         .unwrap();
     assert_eq!(refused, [Changed::Conflict(State::Running)]);
@@ -156,7 +161,7 @@ pub async fn revive_into_a_taken_key_is_a_conflict_for_that_job_only(store: &Ope
     )
     .await;
     store
-        .change(&[id(3)], &Change::Cancel, at(1))
+        .change(&[id(3)], &Change::Cancel, None, at(1))
         .await
         .unwrap();
     let keep = Revival {
@@ -164,7 +169,7 @@ pub async fn revive_into_a_taken_key_is_a_conflict_for_that_job_only(store: &Ope
         ..Revival::default()
     };
     let revived = store
-        .change(&[id(1), id(3)], &Change::Revive(keep.clone()), at(1))
+        .change(&[id(1), id(3)], &Change::Revive(keep.clone()), None, at(1))
         .await
         .unwrap();
     assert_eq!(
@@ -172,12 +177,12 @@ pub async fn revive_into_a_taken_key_is_a_conflict_for_that_job_only(store: &Ope
         [Changed::KeyTaken(DEAD), Changed::Now(State::Waiting)]
     );
     store
-        .change(&[id(2)], &Change::Cancel, at(2))
+        .change(&[id(2)], &Change::Cancel, None, at(2))
         .await
         .unwrap();
     assert_eq!(
         store
-            .change(&[id(1)], &Change::Revive(keep.clone()), at(2))
+            .change(&[id(1)], &Change::Revive(keep.clone()), None, at(2))
             .await
             .unwrap(),
         [Changed::Now(State::Waiting)]
@@ -215,7 +220,7 @@ const LOST: State = State::Dead(DeadReason::Lost);
 pub async fn revive_of_a_lost_job_needs_force(store: &Opened) {
     lose(store, 1).await;
     let plain = store
-        .change(&[id(1)], &Change::Revive(Revival::default()), at(31))
+        .change(&[id(1)], &Change::Revive(Revival::default()), None, at(31))
         .await
         .unwrap();
     assert_eq!(plain, [Changed::Conflict(LOST)]);
@@ -225,7 +230,7 @@ pub async fn revive_of_a_lost_job_needs_force(store: &Opened) {
     };
     assert_eq!(
         store
-            .change(&[id(1)], &Change::Revive(force.clone()), at(31))
+            .change(&[id(1)], &Change::Revive(force.clone()), None, at(31))
             .await
             .unwrap(),
         [Changed::Now(State::Waiting)]
@@ -246,7 +251,7 @@ pub async fn run_now_brings_a_retry_forward(store: &Opened) {
     .await;
     fail_once(store, 1..2).await;
     let changed = store
-        .change(&[id(1), id(2), id(9)], &Change::RunNow, at(0))
+        .change(&[id(1), id(2), id(9)], &Change::RunNow, None, at(0))
         .await
         .unwrap();
     assert_eq!(
@@ -363,7 +368,7 @@ pub async fn a_full_queue_takes_no_moved_and_no_revived_job(store: &Opened) {
     });
     put(store, there.collect()).await;
     store
-        .change(&[3, 4].map(id), &Change::Cancel, at(1))
+        .change(&[3, 4].map(id), &Change::Cancel, None, at(1))
         .await
         .unwrap();
     store.put_queue(&full, &limits, None).await.unwrap();
@@ -380,13 +385,13 @@ pub async fn a_full_queue_takes_no_moved_and_no_revived_job(store: &Opened) {
     let revival = Revival::default();
     let revive = async |now| {
         store
-            .change(&[3, 4].map(id), &Change::Revive(revival.clone()), now)
+            .change(&[3, 4].map(id), &Change::Revive(revival.clone()), None, now)
             .await
             .unwrap()
     };
-    assert_eq!(revive(at(2)).await, [refused, refused]);
+    assert_eq!(revive(at(2)).await, [refused.clone(), refused.clone()]);
     store
-        .change(&[id(5)], &Change::Cancel, at(3))
+        .change(&[id(5)], &Change::Cancel, None, at(3))
         .await
         .unwrap();
     assert_eq!(revive(at(4)).await, [waiting, refused], "one by one");
@@ -411,7 +416,7 @@ pub async fn resolve_ends_a_lost_job(store: &Opened) {
     lose(store, 1).await;
     put(store, vec![job(2)]).await;
     let resolved = store
-        .change(&[id(1), id(2), id(9)], &Change::Resolve, at(40))
+        .change(&[id(1), id(2), id(9)], &Change::Resolve, None, at(40))
         .await
         .unwrap();
     let expected = [
@@ -428,7 +433,7 @@ pub async fn purge_removes_finished_jobs(store: &Opened) {
     put(store, jobs(2..4)).await;
     take_one(store, at(0)).await;
     let purged = store
-        .change(&[id(1), id(2), id(3), id(9)], &Change::Purge, at(0))
+        .change(&[id(1), id(2), id(3), id(9)], &Change::Purge, None, at(0))
         .await
         .unwrap();
     assert_eq!(
@@ -443,7 +448,10 @@ pub async fn purge_removes_finished_jobs(store: &Opened) {
     assert_eq!(store.get(&[id(1)]).await.unwrap(), [None]);
     assert_eq!(store.attempts(id(1), 10).await.unwrap(), []);
     assert_eq!(
-        store.change(&[id(1)], &Change::Purge, at(0)).await.unwrap(),
+        store
+            .change(&[id(1)], &Change::Purge, None, at(0))
+            .await
+            .unwrap(),
         [Changed::NotFound]
     );
 }

@@ -139,7 +139,9 @@ pub async fn leaves_out_running_and_finished_jobs(store: &Opened) {
     settle_one(store, &again, Report::Succeeded(None), at(1001)).await;
     assert!(found(store, &look(), 1001).await.is_empty());
     put(store, vec![of_kind(2, "k", "default")]).await;
-    let cancelled = store.change(&[id(2)], &Change::Cancel, at(1002)).await;
+    let cancelled = store
+        .change(&[id(2)], &Change::Cancel, None, at(1002))
+        .await;
     cancelled.unwrap();
     assert!(found(store, &look(), 1002).await.is_empty());
 }

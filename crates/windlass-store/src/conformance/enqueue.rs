@@ -277,7 +277,10 @@ pub async fn a_unique_key_is_held_after_its_job_is_removed(store: &Opened) {
     put(store, vec![first]).await;
     let running = take_one(store, at(0)).await;
     settle_one(store, &running, Report::Succeeded(None), at(1)).await;
-    let removed = store.change(&[id(1)], &Change::Purge, at(0)).await.unwrap();
+    let removed = store
+        .change(&[id(1)], &Change::Purge, None, at(0))
+        .await
+        .unwrap();
     assert_eq!(removed, [Changed::Removed]);
     let second = Job {
         unique: unique("k"),

@@ -10,14 +10,15 @@ use serde_json::json;
 use windlass_core::fairness::{Credit, Guards, Pool, Rate, Ratio, Slots};
 use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{
-    AttemptError, Concurrency, Consent, Delivery, Edit, Failure, FailureCount, Job, OnDuplicate,
-    QueuePattern, Report, Revival, Timestamp, Unique,
+    ActionId, AttemptError, Concurrency, Consent, Delivery, Edit, Failure, FailureCount, Job,
+    OnDuplicate, Patch, PayloadPatch, QueuePattern, Report, Revival, Timestamp, Unique,
 };
 
 use super::build::*;
 use crate::{
-    AttemptId, AttemptReport, Change, Claim, DueQueues, Enqueue, EnqueueMode, Expected, Filter,
-    Kinds, ListedState, Page, Pause, QueueLimits, RecordRange,
+    ActionStep, AttemptId, AttemptReport, Change, Claim, DueQueues, Enqueue, EnqueueMode, Expected,
+    Filter, GroupFilter, Kinds, ListOrder, Listed, ListedState, Page, Pause, QueueLimits,
+    RecordRange, StoreError,
 };
 
 /// How many different jobs a sequence uses.
@@ -44,6 +45,11 @@ pub enum Command {
     Edit(u64, Option<i16>, Option<u8>),
     Resolve(Vec<u64>),
     Purge(Vec<u64>),
+    /// A step of an action: which action, which change, which jobs, how long ago it was frozen.
+    Step(u128, u8, Vec<u64>, u64),
+    Groups,
+    Tally(u128),
+    ListFinished(u8),
     Limits(u8, u8),
     Counts,
     DueQueues(u8, Option<u8>, usize),
@@ -78,6 +84,7 @@ impl JobSketch {
             priority: self.priority,
             run_at: after(self.delay),
             created_at: now,
+            waiting_since: now,
             unique: self.key.map(|(which, hold, replace)| Unique {
                 key: key(if which { "u1" } else { "u2" }),
                 unique_for: hold.map(Duration::from_secs),
@@ -110,7 +117,8 @@ fn queue_of(number: u8) -> windlass_core::QueueName {
 fn reported(number: u8, now: Timestamp) -> Report {
     match number {
         0 | 1 => Report::Succeeded(Some(payload("[1]"))),
-        2 | 3 => failed(),
+        2 => failed(),
+        3 => Report::Failed(Failure::retryable(AttemptError::new("refused"))),
         4 => Report::Failed(Failure::unrecoverable(AttemptError::new("never"))),
         5 => Report::Released { started: true },
         6 => Report::Snoozed {
@@ -144,6 +152,14 @@ async fn run_from(store: &Opened, commands: &[Command], mut now: Timestamp) -> V
             "{step} {command:?} → {}",
             answer(store, command, now).await
         ));
+    }
+    for check in [
+        Command::Groups,
+        Command::Tally(1),
+        Command::Tally(3),
+        Command::Counts,
+    ] {
+        answers.push(answer(store, &check, now).await);
     }
     let all: Vec<_> = (0..JOBS).map(id).collect();
     answers.push(debug_text(&store.get(&all).await));
@@ -191,7 +207,9 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             )
         }
         Command::Sweep(limit, random) => debug_text(&store.sweep(*limit, now, *random).await),
-        Command::Cancel(jobs) => debug_text(&store.change(&ids(jobs), &Change::Cancel, now).await),
+        Command::Cancel(jobs) => {
+            debug_text(&store.change(&ids(jobs), &Change::Cancel, None, now).await)
+        }
         Command::Revive(jobs, keep, force) => {
             let revival = Revival {
                 failures: if *keep {
@@ -208,23 +226,58 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             };
             debug_text(
                 &store
-                    .change(&ids(jobs), &Change::Revive(revival), now)
+                    .change(&ids(jobs), &Change::Revive(revival), None, now)
                     .await,
             )
         }
-        Command::RunNow(jobs) => debug_text(&store.change(&ids(jobs), &Change::RunNow, now).await),
+        Command::RunNow(jobs) => {
+            debug_text(&store.change(&ids(jobs), &Change::RunNow, None, now).await)
+        }
         Command::Edit(number, priority, to) => {
             let edit = Edit {
                 priority: *priority,
                 queue: to.map(queue_of),
                 ..Edit::default()
             };
-            debug_text(&store.change(&[id(*number)], &Change::Edit(edit), now).await)
+            debug_text(
+                &store
+                    .change(&[id(*number)], &Change::Edit(edit), None, now)
+                    .await,
+            )
         }
         Command::Resolve(jobs) => {
-            debug_text(&store.change(&ids(jobs), &Change::Resolve, now).await)
+            debug_text(&store.change(&ids(jobs), &Change::Resolve, None, now).await)
         }
-        Command::Purge(jobs) => debug_text(&store.change(&ids(jobs), &Change::Purge, now).await),
+        Command::Purge(jobs) => {
+            debug_text(&store.change(&ids(jobs), &Change::Purge, None, now).await)
+        }
+        Command::Step(number, which, jobs, ago) => {
+            let step = ActionStep {
+                action: ActionId::from_u128(*number),
+                frozen_at: now.saturating_sub(Duration::from_secs(*ago)),
+                is_replay: number % 2 == 1,
+            };
+            let change = step_change(*which);
+            debug_text(&store.change(&ids(jobs), &change, Some(&step), now).await)
+        }
+        Command::Groups => {
+            let all = GroupFilter::default();
+            debug_text(&store.failure_groups(&all, None, 100, now).await)
+        }
+        Command::Tally(number) => {
+            debug_text(&store.revival_tally(ActionId::from_u128(*number)).await)
+        }
+        Command::ListFinished(queue) => {
+            let filter = Filter {
+                queue: (*queue < 2).then(|| queue_of(*queue)),
+                ..Filter::default()
+            };
+            let page = Page {
+                order: ListOrder::Finished,
+                ..Page::first(5)
+            };
+            listed_text(store.list(&filter, page, now).await)
+        }
         Command::Limits(queue, which) => debug_text(
             &store
                 .put_queue(&queue_of(*queue), &limits_of(*which, now), None)
@@ -251,7 +304,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                 queue: (*queue < 2).then(|| queue_of(*queue)),
                 ..Filter::default()
             };
-            debug_text(&store.list(&filter, Page::first(5), now).await)
+            listed_text(store.list(&filter, Page::first(5), now).await)
         }
         Command::Attempts(number) => debug_text(&store.attempts(id(*number), 3).await),
         Command::Document(value, expected) => {
@@ -282,6 +335,36 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             )
         }
         Command::Pass(_) => String::new(),
+    }
+}
+
+/// The page without the number of examined jobs, which differs with the indexes of a store.
+fn listed_text(listed: Result<Listed, StoreError>) -> String {
+    debug_text(&listed.map(|listed| (listed.jobs, listed.next)))
+}
+
+fn step_change(which: u8) -> Change {
+    let payload = |json| Some(PayloadPatch::new(json).unwrap());
+    match which {
+        0 | 1 => Change::Revive(Revival::default()),
+        2 => Change::Revive(Revival {
+            failures: FailureCount::Keep,
+            payload_patch: payload(json!({"patched": true})),
+            ..Revival::default()
+        }),
+        3 => Change::Patch(Patch {
+            payload: payload(json!([{"op": "move", "from": "/number", "path": "/n"}])),
+            queue: Some(queue_of(1)),
+            ..Patch::default()
+        }),
+        4 => Change::Patch(Patch {
+            priority: Some(1),
+            tags: Some(vec!["patched".parse().unwrap()]),
+            ..Patch::default()
+        }),
+        5 => Change::Cancel,
+        6 => Change::Purge,
+        _ => Change::RunNow,
     }
 }
 
@@ -425,6 +508,11 @@ fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(number, priority, to)| Command::Edit(number, priority, to)),
         1 => numbers().prop_map(Command::Resolve),
         1 => numbers().prop_map(Command::Purge),
+        3 => (0u128..4, 0u8..8, numbers(), 0u64..10)
+            .prop_map(|(action, which, jobs, ago)| Command::Step(action, which, jobs, ago)),
+        2 => Just(Command::Groups),
+        1 => (0u128..4).prop_map(Command::Tally),
+        1 => (0u8..3).prop_map(Command::ListFinished),
         1 => (0u8..2, 0u8..8).prop_map(|(queue, which)| Command::Limits(queue, which)),
         1 => Just(Command::Counts),
         3 => (0u8..3, weighted(0.3, 0u8..2), 0usize..3)

@@ -26,7 +26,14 @@ pub async fn list_is_newest_first_in_pages(store: &Opened) {
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
         let page = store
-            .list(&Filter::default(), Page { after, limit: 10 }, at(0))
+            .list(
+                &Filter::default(),
+                Page {
+                    after,
+                    ..Page::first(10)
+                },
+                at(0),
+            )
             .await
             .unwrap();
         assert!(page.jobs.len() <= 10);
@@ -65,7 +72,10 @@ pub async fn list_examines_a_bounded_number(store: &Opened) {
         };
         let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
         loop {
-            let page = Page { after, limit: 10 };
+            let page = Page {
+                after,
+                ..Page::first(10)
+            };
             let page = store.list(&filter, page, at(0)).await.unwrap();
             pages += 1;
             found.extend(page.jobs.iter().map(|job| job.id));
@@ -125,7 +135,7 @@ pub async fn list_filters(store: &Opened) {
     settle_one(store, &done, Report::Succeeded(None), at(10)).await;
     take_one(store, at(0)).await;
     store
-        .change(&[id(7)], &Change::Cancel, at(1))
+        .change(&[id(7)], &Change::Cancel, None, at(1))
         .await
         .unwrap();
     let only = |number: u64| vec![id(number)];
@@ -267,7 +277,7 @@ pub async fn counts_cover_every_state(store: &Opened) {
     settle_one(store, &running[0], Report::Succeeded(None), at(0)).await;
     settle_one(store, &running[1], failed(), at(0)).await;
     store
-        .change(&[id(8)], &Change::Cancel, at(0))
+        .change(&[id(8)], &Change::Cancel, None, at(0))
         .await
         .unwrap();
     let counts = store.counts(at(5)).await.unwrap();

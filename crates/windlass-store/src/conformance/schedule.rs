@@ -209,11 +209,11 @@ pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
     assert_eq!(occurrences(None, 2).await.unwrap(), all[..2]);
     assert_eq!(occurrences(Some(at(30)), 10).await.unwrap(), all[1..]);
     store
-        .change(&[id(10)], &Change::Cancel, at(40))
+        .change(&[id(10)], &Change::Cancel, None, at(40))
         .await
         .unwrap();
     store
-        .change(&[id(10)], &Change::Purge, at(0))
+        .change(&[id(10)], &Change::Purge, None, at(0))
         .await
         .unwrap();
     assert_eq!(occurrences(None, 10).await.unwrap(), all[..2]);

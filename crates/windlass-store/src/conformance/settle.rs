@@ -375,7 +375,7 @@ pub async fn a_revived_job_that_keeps_its_failures_dies_of_the_next(store: &Open
         ..Revival::default()
     };
     let revived = store
-        .change(&[id(1)], &Change::Revive(keep.clone()), at(1))
+        .change(&[id(1)], &Change::Revive(keep.clone()), None, at(1))
         .await
         .unwrap();
     assert_eq!(revived, [Changed::Now(State::Waiting)]);

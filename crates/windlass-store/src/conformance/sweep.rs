@@ -87,7 +87,7 @@ pub async fn a_renewal_reports_a_cancel_request(store: &Opened) {
     put(store, vec![job(1)]).await;
     let running = take_one(store, at(0)).await;
     store
-        .change(&[id(1)], &Change::Cancel, at(1))
+        .change(&[id(1)], &Change::Cancel, None, at(1))
         .await
         .unwrap();
     let renewed = store
@@ -175,7 +175,8 @@ pub async fn overdue_jobs_become_dead(store: &Opened) {
     .await;
     assert_eq!(store.sweep(10, at(10), 0).await.unwrap(), Swept::default());
     let swept = store.sweep(10, at(11), 0).await.unwrap();
-    assert_eq!(swept.expired, [id(1)]);
+    assert_eq!(swept.expired.len(), 1);
+    assert_eq!(swept.expired[0].job, id(1));
     assert_eq!(
         state_of(store, id(1)).await,
         State::Dead(DeadReason::Expired)

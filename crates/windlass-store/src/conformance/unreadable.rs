@@ -70,7 +70,7 @@ pub async fn prepare(store: &Opened) {
         }
     }
     store
-        .change(&[31, 32].map(id), &Change::Cancel, at(1))
+        .change(&[31, 32].map(id), &Change::Cancel, None, at(1))
         .await
         .unwrap();
     put(store, (33..35).map(|n| in_queue("done", n)).collect()).await;
@@ -165,25 +165,26 @@ async fn changes(store: &Opened) {
         .change(
             &[31, 32].map(id),
             &Change::Revive(revival.clone()),
+            None,
             at(1000),
         )
         .await
         .unwrap();
     assert_eq!(revived, [Changed::Unreadable, Changed::Now(State::Waiting)]);
     let run_now = store
-        .change(&[31, 32].map(id), &Change::RunNow, at(1000))
+        .change(&[31, 32].map(id), &Change::RunNow, None, at(1000))
         .await
         .unwrap();
     assert_eq!(run_now, [Changed::Unreadable, Changed::Now(State::Waiting)]);
     let resolved = store
-        .change(&[31].map(id), &Change::Resolve, at(1000))
+        .change(&[31].map(id), &Change::Resolve, None, at(1000))
         .await
         .unwrap();
     assert_eq!(resolved, [Changed::Unreadable]);
     let edited = edit_one(store, id(3), &Edit::default(), at(1000)).await;
     assert_eq!(edited, Changed::Unreadable);
     let cancelled = store
-        .change(&[3, 32].map(id), &Change::Cancel, at(1000))
+        .change(&[3, 32].map(id), &Change::Cancel, None, at(1000))
         .await
         .unwrap();
     assert_eq!(
@@ -191,7 +192,7 @@ async fn changes(store: &Opened) {
         [Changed::Unreadable, Changed::Now(State::Cancelled)]
     );
     let purged = store
-        .change(&[33, 34].map(id), &Change::Purge, at(1000))
+        .change(&[33, 34].map(id), &Change::Purge, None, at(1000))
         .await
         .unwrap();
     assert_eq!(purged, [Changed::Unreadable, Changed::Removed]);

@@ -97,7 +97,10 @@ impl Client {
     async fn changed_state(&self, id: JobId, changed: Vec<Changed>) -> Result<State, Error> {
         match changed.into_iter().next() {
             Some(Changed::Now(state)) => Ok(state),
-            Some(Changed::Conflict(state)) => Err(Error::Conflict { id, state }),
+            Some(
+                Changed::Conflict(state) | Changed::ChangedSince(state) | Changed::Repeated(state),
+            ) => Err(Error::Conflict { id, state }),
+            Some(Changed::PatchFailed { reason }) => Err(Error::PatchFailed { id, reason }),
             Some(Changed::KeyTaken(_)) => Err(Error::KeyTaken(id)),
             Some(Changed::QueueFull { max_depth }) => Err(Error::QueueFull { id, max_depth }),
             Some(Changed::Unreadable) => {

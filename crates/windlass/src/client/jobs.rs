@@ -6,7 +6,7 @@ use futures_util::{Stream, stream};
 use windlass_core::{Job as StoredJob, QueueName};
 use windlass_store::{Filter, Page};
 
-use super::Client;
+use super::{Client, FailureFilter};
 use crate::error::Error;
 
 /// The number of jobs that [`Jobs`] reads per page, and the most that it holds in memory.
@@ -40,8 +40,9 @@ impl Client {
 
     /// Returns the number of jobs that match a filter.
     ///
-    /// A filter by queue, by state, by both or by nothing is answered from counters. Any other
-    /// filter reads every matching job, which takes as long as [`Client::jobs`].
+    /// Counters answer a filter by nothing but queue and state, and a filter of dead jobs by nothing
+    /// but queue, kind and fingerprint. Any other filter reads every matching job, which takes as
+    /// long as [`Client::jobs`].
     pub async fn count(&self, filter: &Filter) -> Result<u64, Error> {
         if filter.is_counted() {
             let counts = self.engine.store().counts(self.now()).await?;
@@ -49,6 +50,16 @@ impl Client {
                 |queue: &QueueName| filter.queue.as_ref().is_none_or(|only| only == queue);
             let counts = counts.iter().filter(|(queue, _)| matches(queue));
             return Ok(counts.map(|(_, counts)| counts.of(filter.state)).sum());
+        }
+        if filter.is_grouped() {
+            let causes = FailureFilter {
+                queue: filter.queue.clone(),
+                kind: filter.kind.clone(),
+                fingerprint: filter.fingerprint,
+                member: None,
+            };
+            let groups = self.all_groups(&causes).await?;
+            return Ok(groups.iter().map(|group| group.dead).sum());
         }
         let mut jobs = self.jobs(filter);
         let mut count = 0;

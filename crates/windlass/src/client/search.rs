@@ -1,14 +1,12 @@
-//! Jobs by conditions that a store cannot answer by itself, found in bounded steps.
+//! Searches for jobs in bounded steps.
 
-use windlass_core::{
-    FinalState, Finish, Job as StoredJob, JobId, ScanFilter, StateDetails, Timestamp,
-};
-use windlass_store::{Filter, Page, Store, StoreError};
+use windlass_core::{FinalState, Finish, Job as StoredJob, JobId, StateDetails, Timestamp};
+use windlass_store::{Filter, ListCursor, ListOrder, Listed, Page, Store, StoreError};
 
 use super::Client;
 use crate::error::Error;
 
-/// The most jobs that one search reads one by one.
+/// A search ends once it examined this many jobs.
 const SCANNED_MAX: usize = 10_000;
 
 /// A page ends early once its jobs carry more than this. 16 MiB.
@@ -23,61 +21,43 @@ const STEP_FIRST: usize = 16;
 /// The most jobs of one step.
 const STEP_MAX: usize = 256;
 
-/// Which jobs to search for. Both parts must hold.
-#[derive(Debug, Clone, Default)]
-pub struct Search {
-    /// What the store finds by itself.
-    pub filter: Filter,
-    /// What is checked by reading the jobs that the store finds.
-    pub scan: ScanFilter,
-}
-
-impl From<Filter> for Search {
-    fn from(filter: Filter) -> Self {
-        Search {
-            filter,
-            scan: ScanFilter::default(),
-        }
-    }
-}
-
 /// The jobs that one search found, and how far it got.
 #[derive(Debug)]
 pub struct SearchPage {
-    /// The jobs, newest first.
+    /// The jobs, in the order of the page.
     pub jobs: Vec<StoredJob>,
     /// Where the next page starts. `None` at the end.
-    pub next: Option<JobId>,
-    /// How many jobs were read.
+    pub next: Option<ListCursor>,
+    /// How many jobs the store examined.
     pub scanned: usize,
-    /// When the last job that was read was enqueued.
+    /// How far the search came: when the last examined job was enqueued, or when it finished in a
+    /// list by the time of the end. `None` if no job matches and none is left.
     pub scanned_until: Option<Timestamp>,
     /// The instant at which the store judged which jobs are due.
     pub at: Timestamp,
 }
 
 impl Client {
-    /// Searches for jobs, newest first, also by payload and error.
+    /// Searches for jobs by any conditions, also by payload and error.
     ///
-    /// One call reads at most 10,000 jobs and 256 MiB, and returns at most 16 MiB. So a page may be
-    /// short or empty and not be the last: continue with `next` until it is `None`.
+    /// One call examines about 10,000 jobs and returns at most 16 MiB. So a page may be short or
+    /// empty and not be the last: continue with `next` until it is `None`.
     ///
     /// ```
-    /// # use windlass::admin::{Page, ScanFilter, Search};
+    /// # use windlass::admin::Page;
     /// # use windlass::{Client, Error, Filter, ListedState};
     /// # async fn example(client: &Client) -> Result<(), Error> {
-    /// let timeouts = Search {
-    ///     filter: Filter::state(ListedState::Dead),
-    ///     scan: ScanFilter { error: Some("timeout".into()), ..ScanFilter::default() },
+    /// let timeouts = Filter {
+    ///     error: Some("timeout".into()),
+    ///     ..Filter::state(ListedState::Dead)
     /// };
     /// let page = client.search(&timeouts, Page::first(100)).await?;
     /// println!("{} of {} dead jobs timed out", page.jobs.len(), page.scanned);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn search(&self, search: &Search, page: Page) -> Result<SearchPage, Error> {
-        let scans = !search.scan.is_empty();
-        let mut walk = Walk::new(search.filter.clone(), page.after);
+    pub async fn search(&self, filter: &Filter, page: Page) -> Result<SearchPage, Error> {
+        let mut walk = Walk::new(filter.clone(), page);
         let mut found = SearchPage {
             jobs: Vec::new(),
             next: None,
@@ -85,37 +65,36 @@ impl Client {
             scanned_until: None,
             at: self.now(),
         };
-        let mut found_bytes = 0;
-        while !walk.is_over() && found.scanned < SCANNED_MAX {
-            let most = if scans {
-                STEP_MAX.min(SCANNED_MAX - found.scanned)
-            } else {
-                page.limit - found.jobs.len()
-            };
+        let mut bytes = 0;
+        while !walk.is_over() && found.scanned < SCANNED_MAX && found.jobs.len() < page.limit {
+            let most = page.limit - found.jobs.len();
             let step = walk.step(self.engine.store(), most, found.at).await?;
-            let is_empty = step.is_empty();
-            let mut step = step.into_iter();
-            while let Some(job) = step.next() {
-                found.scanned += 1;
-                found.scanned_until = Some(job.created_at);
-                if !search.scan.matches(&job) {
-                    continue;
-                }
-                found_bytes += bytes_of(&job);
-                let last = Some(job.id);
+            found.scanned += step.examined.max(step.jobs.len());
+            let mut jobs = step.jobs.into_iter();
+            while let Some(job) = jobs.next() {
+                bytes += bytes_of(&job);
+                let position = page.position(&job);
+                found.scanned_until = position.map(|position| reached(&position, Some(&job)));
                 found.jobs.push(job);
-                if found.jobs.len() == page.limit || found_bytes > PAGE_BYTES_MAX {
-                    found.next = if step.len() > 0 { last } else { walk.next };
+                if bytes > PAGE_BYTES_MAX && (jobs.len() > 0 || walk.next.is_some()) {
+                    found.next = position;
                     return Ok(found);
                 }
             }
-            if is_empty && !scans {
-                break; // the store looked as far as it does in one step
-            }
         }
         found.next = walk.next;
+        if let Some(next) = &found.next {
+            let last = found.jobs.last().filter(|job| job.id == next.id);
+            found.scanned_until = Some(reached(next, last));
+        }
         Ok(found)
     }
+}
+
+/// The instant that a list came to.
+fn reached(position: &ListCursor, job: Option<&StoredJob>) -> Timestamp {
+    let created_at = job.map_or_else(|| position.id.made_at(), |job| job.created_at);
+    position.finished_at.unwrap_or(created_at)
 }
 
 /// About how much a job carries.
@@ -130,27 +109,32 @@ fn bytes_of(job: &StoredJob) -> usize {
     job.payload.as_str().len() + result
 }
 
-/// Goes over jobs, newest first, in steps that are small where jobs are large.
+/// Goes over the jobs of a list in steps that are small where jobs are large.
 #[derive(Debug)]
 pub(super) struct Walk {
     filter: Filter,
-    next: Option<JobId>,
+    order: ListOrder,
+    next: Option<ListCursor>,
     step: usize,
     read_bytes: usize,
     saw_all: bool,
 }
 
 impl Walk {
-    /// Goes over the jobs of a filter behind a cursor.
-    pub(super) fn new(filter: Filter, after: Option<JobId>) -> Self {
+    /// Goes over the jobs of a filter from the start of a page on.
+    pub(super) fn new(filter: Filter, page: Page) -> Self {
         // Ids are in the order of time, so the walk starts at the newest job that the filter allows.
-        let newest = filter.created_before.map(|before| JobId::new(before, 0));
-        let next = match (after, newest) {
+        let newest = filter
+            .created_before
+            .filter(|_| page.order == ListOrder::Created)
+            .map(|before| ListCursor::from(JobId::new(before, 0)));
+        let next = match (page.after, newest) {
             (Some(after), Some(newest)) => Some(after.min(newest)),
             (after, newest) => after.or(newest),
         };
         Walk {
             filter,
+            order: page.order,
             next,
             step: STEP_FIRST,
             read_bytes: 0,
@@ -174,23 +158,28 @@ impl Walk {
         store: &dyn Store,
         most: usize,
         now: Timestamp,
-    ) -> Result<Vec<StoredJob>, StoreError> {
+    ) -> Result<Listed, StoreError> {
         let page = Page {
+            order: self.order,
             after: self.next,
             limit: self.step.min(most),
         };
         let listed = store.list(&self.filter, page, now).await?;
         // Ids are in the order of time: there are no more jobs behind the oldest that is asked for.
-        let oldest = self.filter.created_from.map(|from| JobId::new(from, 0));
+        let oldest = self
+            .filter
+            .created_from
+            .filter(|_| self.order == ListOrder::Created)
+            .map(|from| JobId::new(from, 0));
         self.next = listed
             .next
-            .filter(|next| oldest.is_none_or(|oldest| *next > oldest));
+            .filter(|next| oldest.is_none_or(|oldest| next.id > oldest));
         self.saw_all = self.next.is_none();
         let bytes: usize = listed.jobs.iter().map(bytes_of).sum();
         self.read_bytes += bytes;
         let each = bytes / listed.jobs.len().max(1);
         let fitting = PAGE_BYTES_MAX / each.max(1);
         self.step = fitting.clamp(1, (self.step * 2).min(STEP_MAX));
-        Ok(listed.jobs)
+        Ok(listed)
     }
 }

@@ -10,7 +10,7 @@ use windlass_core::{
     Job as StoredJob, JobId, Kind, Reason, State, Timestamp, WaitingContext, why_not_running,
 };
 use windlass_engine::{WorkerDescription, is_alive, lingering_jobs};
-use windlass_store::{Filter, ListedState, Node, PAGE_MAX};
+use windlass_store::{Filter, ListedState, Node, PAGE_MAX, Page};
 
 pub use finished::FinishedDiagnosis;
 
@@ -193,10 +193,10 @@ impl Client {
         now: Timestamp,
         mut show: impl FnMut(&StoredJob),
     ) -> Result<bool, Error> {
-        let mut walk = Walk::new(filter, after);
+        let mut walk = Walk::new(filter, Page::after(after, PAGE_MAX));
         let (mut scanned, mut steps) = (0, 0);
         while !walk.is_over() && scanned < SCANNED_MAX && steps < STEPS_MAX {
-            let jobs = walk.step(self.engine.store(), PAGE_MAX, now).await?;
+            let jobs = walk.step(self.engine.store(), PAGE_MAX, now).await?.jobs;
             jobs.iter().for_each(&mut show);
             scanned += jobs.len();
             steps += 1;

@@ -148,6 +148,18 @@ pub const METRICS: &[Metric] = {
             "Dead jobs that this process removed after their retention period",
         ),
         metric(
+            "failure_groups_created",
+            Counter,
+            &["queue"],
+            "Causes of failures that a queue and kind did not have in the 24 h before",
+        ),
+        metric(
+            "replays_stopped",
+            Counter,
+            &[],
+            "Replays that stopped themselves because too many jobs failed again",
+        ),
+        metric(
             "queue_depth",
             Gauge,
             &["queue", "state"],

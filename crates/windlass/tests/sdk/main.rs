@@ -6,6 +6,7 @@
     reason = "what a test may, its helpers may"
 )]
 
+mod actions;
 mod client;
 mod examples;
 mod handlers;

@@ -121,6 +121,9 @@ fn feed(recorder: &PrometheusRecorder) {
             failures,
         },
         JobEvent::Dead { reason, failures },
+        JobEvent::FailureGroupCreated {
+            fingerprint: windlass_core::Fingerprint::OTHER,
+        },
     ] {
         let job = job.clone();
         recorder.event(&Event::Job { at, job, what });

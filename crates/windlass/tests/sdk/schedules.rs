@@ -279,7 +279,7 @@ every_store! {
             match &*event {
                 Event::Schedule { what: ScheduleEvent::Fired { .. }, .. } => fired += 1,
                 Event::Schedule { what: ScheduleEvent::Skipped(range), .. } => told.push((range.reason.name(), range.count)),
-                Event::Job { .. } => {}
+                Event::Job { .. } | Event::Action { .. } => {}
             }
         }
         assert_eq!(fired, 1, "the others met its unique key");

@@ -162,7 +162,7 @@ async fn cancelling_a_running_job_stops_its_handler() {
     run.until("started", id).await;
     run.engine
         .store()
-        .change(&[id], &Change::Cancel, t0())
+        .change(&[id], &Change::Cancel, None, t0())
         .await
         .unwrap();
     run.until("cancelled", id).await;
@@ -236,7 +236,7 @@ async fn an_attempt_that_lost_its_lease_neither_overwrites_nor_removes_the_progr
     run.engine.store().sweep(10, late, 0).await.unwrap();
     run.engine
         .store()
-        .change(&[id], &Change::RunNow, run.engine.now())
+        .change(&[id], &Change::RunNow, None, run.engine.now())
         .await
         .unwrap();
     run.until("started", id).await;

@@ -74,10 +74,7 @@ pub(super) async fn replaced(call: Call) -> Result<Reply<ReplacedPayload>, Probl
 }
 
 /// Refuses a payload that is too large.
-pub(in crate::routes) fn check_payload(
-    call: &Call,
-    payload: Option<&Payload>,
-) -> Result<(), Problem> {
+fn check_payload(call: &Call, payload: Option<&Payload>) -> Result<(), Problem> {
     let most = call.app.settings.payload_bytes_max;
     let checked = payload.map_or(Ok(()), |payload| payload.check_size(most));
     checked.map_err(|error| {

@@ -181,7 +181,7 @@ settings! {
     "retention.finished" retention_finished: Duration = r#""7d""#, whole_days,
         "How long the server keeps succeeded and cancelled jobs, in whole days. At least one day, because an `Idempotency-Key` is remembered for one day.";
     "retention.dead" retention_dead: Option<Duration> = "", whole_days_if_set,
-        "How long the server keeps dead jobs, in whole days. If not set, it keeps them until someone purges them.";
+        "How long the server keeps dead jobs, in whole days. If not set, it keeps them until someone deletes them.";
     "retention.queues" retention_queues: BTreeMap<QueueName, Duration> = "{}", each_whole_days,
         "Retention of finished jobs for single queues, instead of `retention.finished`. In whole days.";
     "retention.replaced_payloads" retention_replaced_payloads: Duration = r#""7d""#, any,

@@ -324,7 +324,7 @@ async fn waits_for_many_jobs_share_one_look() {
     let now = server.app.engine().now();
     server
         .store
-        .change(&jobs[..1], &Change::Cancel, now)
+        .change(&jobs[..1], &Change::Cancel, None, now)
         .await
         .unwrap();
     let ended = waiting.remove(0).await.unwrap();

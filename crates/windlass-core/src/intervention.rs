@@ -1,0 +1,221 @@
+//! What operators did to a job, as far as later decisions depend on it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::{FinalState, Finish, Job, StateDetails};
+use crate::words::string_enum;
+use crate::{ActionId, Fingerprint, Outcome};
+
+/// What operators did to a job. Most jobs have none of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Interventions {
+    /// The last bulk action or replay that changed the job. A job never gets the same action twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_action: Option<ActionId>,
+    /// The last revival, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revived: Option<Revived>,
+}
+
+/// A revival of a job, and what came of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Revived {
+    /// The replay that revived the job; absent if a person or another bulk action did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<ActionId>,
+    /// The cause that the job had died of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Fingerprint>,
+    /// The first counted outcome since the revival.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_outcome: Option<FirstOutcome>,
+}
+
+/// The first counted outcome after a revival. A snooze or a release does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FirstOutcome {
+    /// The job succeeded.
+    Succeeded,
+    /// The job failed, or expired, with another cause than before.
+    Failed,
+    /// The job failed, or expired, with the cause that it had died of before.
+    FailedAlike,
+}
+
+/// What became of a job since a replay revived it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RevivalResult {
+    /// It has no counted outcome yet.
+    Pending,
+    /// It succeeded, if not at once.
+    Recovered,
+    /// Its first outcome was a failure, and it has not succeeded since.
+    FailedAgain,
+    /// It was cancelled, removed or revived by someone else before it had an outcome.
+    Gone,
+}
+
+/// How many jobs of a replay have which result. The sum of the first four is the number of jobs
+/// that the replay revived.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RevivalTally {
+    /// Jobs with the result [`RevivalResult::Pending`].
+    pub pending: u64,
+    /// Jobs with the result [`RevivalResult::Recovered`].
+    pub recovered: u64,
+    /// Jobs with the result [`RevivalResult::FailedAgain`].
+    pub failed_again: u64,
+    /// Jobs with the result [`RevivalResult::Gone`].
+    pub gone: u64,
+    /// Jobs whose first outcome was a success.
+    pub first_succeeded: u64,
+    /// Jobs whose first outcome was a failure with another cause.
+    pub first_failed: u64,
+    /// Jobs whose first outcome was a failure with the same cause as before.
+    pub first_failed_alike: u64,
+}
+
+/// A number of a [`RevivalTally`]. Drivers that store the numbers as rows use its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RevivalCount {
+    /// Jobs with the result [`RevivalResult::Pending`].
+    Pending,
+    /// Jobs with the result [`RevivalResult::Recovered`].
+    Recovered,
+    /// Jobs with the result [`RevivalResult::FailedAgain`].
+    FailedAgain,
+    /// Jobs with the result [`RevivalResult::Gone`].
+    Gone,
+    /// Jobs with the first outcome [`FirstOutcome::Succeeded`].
+    FirstSucceeded,
+    /// Jobs with the first outcome [`FirstOutcome::Failed`].
+    FirstFailed,
+    /// Jobs with the first outcome [`FirstOutcome::FailedAlike`].
+    FirstFailedAlike,
+}
+
+string_enum!(RevivalCount {
+    Pending = "pending",
+    Recovered = "recovered",
+    FailedAgain = "failed_again",
+    Gone = "gone",
+    FirstSucceeded = "first_succeeded",
+    FirstFailed = "first_failed",
+    FirstFailedAlike = "first_failed_alike",
+});
+
+impl From<RevivalResult> for RevivalCount {
+    fn from(result: RevivalResult) -> Self {
+        match result {
+            RevivalResult::Pending => RevivalCount::Pending,
+            RevivalResult::Recovered => RevivalCount::Recovered,
+            RevivalResult::FailedAgain => RevivalCount::FailedAgain,
+            RevivalResult::Gone => RevivalCount::Gone,
+        }
+    }
+}
+
+impl From<FirstOutcome> for RevivalCount {
+    fn from(outcome: FirstOutcome) -> Self {
+        match outcome {
+            FirstOutcome::Succeeded => RevivalCount::FirstSucceeded,
+            FirstOutcome::Failed => RevivalCount::FirstFailed,
+            FirstOutcome::FailedAlike => RevivalCount::FirstFailedAlike,
+        }
+    }
+}
+
+impl RevivalTally {
+    /// How many jobs the replay revived.
+    pub fn revived(&self) -> u64 {
+        self.pending + self.recovered + self.failed_again + self.gone
+    }
+
+    /// Adds to one of the counts.
+    pub fn add(&mut self, count: RevivalCount, by: i64) {
+        let value = match count {
+            RevivalCount::Pending => &mut self.pending,
+            RevivalCount::Recovered => &mut self.recovered,
+            RevivalCount::FailedAgain => &mut self.failed_again,
+            RevivalCount::Gone => &mut self.gone,
+            RevivalCount::FirstSucceeded => &mut self.first_succeeded,
+            RevivalCount::FirstFailed => &mut self.first_failed,
+            RevivalCount::FirstFailedAlike => &mut self.first_failed_alike,
+        };
+        *value = value.saturating_add_signed(by);
+    }
+}
+
+impl Job {
+    /// The replay that last revived the job, and what became of it since.
+    pub fn revival_result(&self) -> Option<(ActionId, RevivalResult)> {
+        let revived = self.interventions.revived.as_ref()?;
+        let final_state = match &self.state_details {
+            StateDetails::Finished(Finish { state, .. }) => Some(state),
+            _ => None,
+        };
+        let result = match (final_state, revived.first_outcome) {
+            (Some(FinalState::Succeeded(_)), _) => RevivalResult::Recovered,
+            (_, Some(FirstOutcome::Failed | FirstOutcome::FailedAlike)) => {
+                RevivalResult::FailedAgain
+            }
+            (Some(FinalState::Cancelled), _) => RevivalResult::Gone,
+            _ => RevivalResult::Pending,
+        };
+        Some((revived.by?, result))
+    }
+
+    /// Remembers the first counted outcome since the last revival. Call it after
+    /// [`Job::fingerprint`] is set.
+    pub(crate) fn note_first_outcome(&mut self, outcome: Outcome) {
+        let fingerprint = self.fingerprint;
+        let Some(revived) = &mut self.interventions.revived else {
+            return;
+        };
+        let first = match outcome {
+            Outcome::Succeeded => FirstOutcome::Succeeded,
+            outcome if !outcome.counts_as_failure() => return,
+            _ if revived.cause.is_some() && revived.cause == fingerprint => {
+                FirstOutcome::FailedAlike
+            }
+            _ => FirstOutcome::Failed,
+        };
+        revived.first_outcome.get_or_insert(first);
+    }
+}
+
+/// How the counts of replays change when a job changes from `before` to `after`; `None` if the job
+/// is removed. Results are final for a replay once the job leaves it: only a pending job is then
+/// counted as gone.
+pub fn revival_changes(before: &Job, after: Option<&Job>) -> Vec<(ActionId, RevivalCount, i64)> {
+    let old = before.revival_result();
+    let new = after.and_then(Job::revival_result);
+    let mut changes = Vec::new();
+    match (old, new) {
+        (Some((action, old)), Some((same, new))) if action == same => {
+            if old != new {
+                changes.push((action, old.into(), -1));
+                changes.push((action, new.into(), 1));
+            }
+        }
+        (old, new) => {
+            if let Some((action, RevivalResult::Pending)) = old {
+                changes.push((action, RevivalCount::Pending, -1));
+                changes.push((action, RevivalCount::Gone, 1));
+            }
+            changes.extend(new.map(|(action, new)| (action, new.into(), 1)));
+        }
+    }
+    let first = |job: &Job| {
+        let revived = job.interventions.revived.as_ref()?;
+        Some((revived.by?, revived.first_outcome?))
+    };
+    let new = after.and_then(first);
+    if let Some((action, first_outcome)) = new.filter(|_| first(before) != new) {
+        changes.push((action, first_outcome.into(), 1));
+    }
+    changes
+}

@@ -1,0 +1,529 @@
+//! The decisions of a replay: how many jobs to revive next, when to wait, when to stop.
+//!
+//! A replay first revives a few jobs, the canary, and waits for their outcomes. Then it revives the
+//! rest at a rate, with a bound on the jobs that have no outcome yet. It stops itself when too many
+//! jobs fail again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::words::string_enum;
+use crate::{Invalid, RevivalTally, Timestamp};
+
+/// The first outcomes that the share of failures is computed over, if `min_sample` is smaller.
+const WINDOW_MIN: u64 = 200;
+
+/// How a replay proceeds and when it stops itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReplayRules {
+    /// How many jobs the canary has.
+    pub canary_jobs: u32,
+    /// How long the canary may take. A job without an outcome then counts as failed again.
+    pub canary_timeout_ms: u64,
+    /// How many jobs to revive per second.
+    pub rate: u32,
+    /// The most revived jobs without an outcome; by default the larger of the canary and what two
+    /// seconds of the rate revive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_pending: Option<u32>,
+    /// The replay stops when a larger share than this fails again.
+    pub failed_share: f64,
+    /// The fewest outcomes of the rate phase that the share is computed over.
+    pub min_sample: u32,
+    /// The replay stops when this many jobs fail again with the cause that they had died of; 0 is
+    /// never. By default 1 in the canary, and never in the rate phase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same_fingerprint: Option<u32>,
+}
+
+impl Default for ReplayRules {
+    fn default() -> Self {
+        ReplayRules {
+            canary_jobs: 20,
+            canary_timeout_ms: 5 * 60 * 1000,
+            rate: 100,
+            max_pending: None,
+            failed_share: 0.2,
+            min_sample: 50,
+            same_fingerprint: None,
+        }
+    }
+}
+
+impl ReplayRules {
+    /// Refuses rules that make no sense.
+    pub fn check(&self) -> Result<(), Invalid> {
+        let at_least_one = |field, value: u32| {
+            let rule = "must be at least 1";
+            if value == 0 {
+                Err(Invalid::new(field, rule))
+            } else {
+                Ok(())
+            }
+        };
+        at_least_one("canary.jobs", self.canary_jobs)?;
+        at_least_one("rate", self.rate)?;
+        at_least_one("max_pending", self.max_pending.unwrap_or(1))?;
+        at_least_one("stop.min_sample", self.min_sample)?;
+        if self.canary_timeout_ms == 0 {
+            return Err(Invalid::new("canary.timeout", "must be longer than 0"));
+        }
+        if !(0.0..=1.0).contains(&self.failed_share) {
+            return Err(Invalid::new("stop.failed_share", "must be from 0 to 1"));
+        }
+        Ok(())
+    }
+
+    /// The most revived jobs without an outcome.
+    pub fn pending_max(&self) -> u64 {
+        let by_rate = self.rate.saturating_mul(2).max(self.canary_jobs);
+        u64::from(self.max_pending.unwrap_or(by_rate))
+    }
+
+    fn canary_timeout(&self) -> Duration {
+        Duration::from_millis(self.canary_timeout_ms)
+    }
+
+    fn is_too_much(&self, failed: u64, total: u64) -> bool {
+        failed as f64 > self.failed_share * total as f64
+    }
+}
+
+/// The phase of a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// Few jobs are revived, to see whether they succeed.
+    #[default]
+    Canary,
+    /// The rest is revived at a rate.
+    Rate,
+}
+
+string_enum!(Phase {
+    Canary = "canary",
+    Rate = "rate",
+});
+
+/// Why a replay stopped itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// Too large a share of the jobs failed again.
+    FailedShare,
+    /// Jobs failed again with the cause that they had died of.
+    SameFingerprint,
+    /// Too many jobs of the canary failed again or had no outcome in time.
+    CanaryTimeout,
+}
+
+string_enum!(StopReason {
+    FailedShare = "failed_share",
+    SameFingerprint = "same_fingerprint",
+    CanaryTimeout = "canary_timeout",
+});
+
+/// What an action waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitingFor {
+    /// The number of matching jobs is being counted.
+    Counting,
+    /// The outcomes of the canary.
+    Canary,
+    /// Outcomes: `max_pending` jobs have none yet.
+    MaxPending,
+    /// The outcomes of the last revived jobs.
+    LastOutcomes,
+    /// A queue of the jobs is paused.
+    QueuePaused,
+    /// A queue of the jobs is full.
+    QueueFull,
+}
+
+string_enum!(WaitingFor {
+    Counting = "counting",
+    Canary = "canary",
+    MaxPending = "max_pending",
+    LastOutcomes = "last_outcomes",
+    QueuePaused = "queue_paused",
+    QueueFull = "queue_full",
+});
+
+/// What a replay has to remember between two decisions. Everything else is counted by the store.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReplayProgress {
+    /// The phase.
+    pub phase: Phase,
+    /// How many jobs were revived before this canary.
+    revived_before: u64,
+    /// How many jobs failed again before this canary.
+    failed_before: u64,
+    /// How many of them failed with the same cause.
+    failed_alike_before: u64,
+    /// When the last job of the canary, or the last job at all, was revived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_revived_at: Option<Timestamp>,
+    /// First outcomes so far at several moments, the oldest first: failures and all.
+    samples: VecDeque<(u64, u64)>,
+}
+
+/// What a replay does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayStep {
+    /// Revives up to this many jobs.
+    Revive(u64),
+    /// Waits.
+    Wait(WaitingFor),
+    /// Stops itself.
+    Stop(StopReason),
+    /// Is finished.
+    Finish,
+}
+
+impl ReplayProgress {
+    /// Starts another canary, which does not count earlier outcomes.
+    pub fn restart(&mut self, tally: &RevivalTally) {
+        *self = ReplayProgress {
+            revived_before: tally.revived(),
+            failed_before: tally.first_failed + tally.first_failed_alike,
+            failed_alike_before: tally.first_failed_alike,
+            ..ReplayProgress::default()
+        };
+    }
+
+    /// Notes that jobs were revived.
+    pub fn note_revived(&mut self, now: Timestamp) {
+        self.last_revived_at = Some(now);
+    }
+
+    /// Decides what to do. `allowance` is what the rate allows now, `is_walked` says that no job is
+    /// left to revive.
+    pub fn next(
+        &mut self,
+        rules: &ReplayRules,
+        tally: &RevivalTally,
+        is_walked: bool,
+        allowance: u64,
+        now: Timestamp,
+    ) -> ReplayStep {
+        if self.phase == Phase::Canary {
+            match self.next_of_canary(rules, tally, is_walked, now) {
+                Some(step) => return step,
+                None => self.phase = Phase::Rate,
+            }
+        }
+        self.next_of_rate(rules, tally, is_walked, allowance, now)
+    }
+
+    /// Decides in the canary; `None` if it is over.
+    fn next_of_canary(
+        &self,
+        rules: &ReplayRules,
+        tally: &RevivalTally,
+        is_walked: bool,
+        now: Timestamp,
+    ) -> Option<ReplayStep> {
+        let revived = tally.revived().saturating_sub(self.revived_before);
+        let size = if is_walked {
+            revived
+        } else {
+            revived.max(rules.canary_jobs.into())
+        };
+        if self.has_same_cause(tally, rules.same_fingerprint.unwrap_or(1)) {
+            return Some(ReplayStep::Stop(StopReason::SameFingerprint));
+        }
+        let failed = tally.first_failed + tally.first_failed_alike;
+        let failed = failed.saturating_sub(self.failed_before);
+        if rules.is_too_much(failed, size) {
+            return Some(ReplayStep::Stop(StopReason::FailedShare));
+        }
+        if revived < size {
+            return Some(ReplayStep::Revive(size - revived));
+        }
+        if tally.pending == 0 {
+            return None;
+        }
+        if !self.has_timed_out(rules, now) {
+            return Some(ReplayStep::Wait(WaitingFor::Canary));
+        }
+        let is_stopped = rules.is_too_much(failed + tally.pending, size);
+        is_stopped.then_some(ReplayStep::Stop(StopReason::CanaryTimeout))
+    }
+
+    fn next_of_rate(
+        &mut self,
+        rules: &ReplayRules,
+        tally: &RevivalTally,
+        is_walked: bool,
+        allowance: u64,
+        now: Timestamp,
+    ) -> ReplayStep {
+        if self.has_same_cause(tally, rules.same_fingerprint.unwrap_or(0)) {
+            return ReplayStep::Stop(StopReason::SameFingerprint);
+        }
+        let (failed, total) = self.window(rules, tally);
+        if total >= rules.min_sample.into() && rules.is_too_much(failed, total) {
+            return ReplayStep::Stop(StopReason::FailedShare);
+        }
+        if is_walked {
+            return if tally.pending == 0 || self.has_timed_out(rules, now) {
+                ReplayStep::Finish
+            } else {
+                ReplayStep::Wait(WaitingFor::LastOutcomes)
+            };
+        }
+        let free = rules.pending_max().saturating_sub(tally.pending);
+        if free == 0 {
+            return ReplayStep::Wait(WaitingFor::MaxPending);
+        }
+        ReplayStep::Revive(free.min(allowance))
+    }
+
+    fn has_same_cause(&self, tally: &RevivalTally, limit: u32) -> bool {
+        let alike = tally
+            .first_failed_alike
+            .saturating_sub(self.failed_alike_before);
+        limit > 0 && alike >= limit.into()
+    }
+
+    fn has_timed_out(&self, rules: &ReplayRules, now: Timestamp) -> bool {
+        let last = self.last_revived_at;
+        last.is_none_or(|last| now.since(last) >= rules.canary_timeout())
+    }
+
+    /// Returns how many of the last first outcomes were failures, and how many these were: at
+    /// least the size of the window once there are so many, and at most what arrived between two
+    /// decisions more.
+    fn window(&mut self, rules: &ReplayRules, tally: &RevivalTally) -> (u64, u64) {
+        let size = WINDOW_MIN.max(rules.min_sample.into());
+        let failed = tally.first_failed + tally.first_failed_alike;
+        let current = (failed, failed + tally.first_succeeded);
+        if self.samples.back() != Some(&current) {
+            self.samples.push_back(current);
+        }
+        let is_large = |sample: &(u64, u64)| current.1.saturating_sub(sample.1) >= size;
+        while self.samples.get(1).is_some_and(is_large) {
+            self.samples.pop_front();
+        }
+        let (old_failed, old_total) = self.samples.front().copied().unwrap_or(current);
+        (
+            failed.saturating_sub(old_failed),
+            current.1.saturating_sub(old_total),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timestamp::at;
+
+    const T0: &str = "2026-01-01T00:00:00Z";
+
+    fn rules() -> ReplayRules {
+        ReplayRules {
+            canary_jobs: 10,
+            rate: 100,
+            min_sample: 50,
+            ..ReplayRules::default()
+        }
+    }
+
+    fn tally(pending: u64, succeeded: u64, failed: u64, alike: u64) -> RevivalTally {
+        RevivalTally {
+            pending,
+            recovered: succeeded,
+            failed_again: failed + alike,
+            first_succeeded: succeeded,
+            first_failed: failed,
+            first_failed_alike: alike,
+            ..RevivalTally::default()
+        }
+    }
+
+    fn next(progress: &mut ReplayProgress, tally: &RevivalTally) -> ReplayStep {
+        progress.next(&rules(), tally, false, 10, at(T0))
+    }
+
+    #[test]
+    fn the_canary_comes_first_and_all_of_it_must_have_an_outcome() {
+        let mut progress = ReplayProgress::default();
+        assert_eq!(
+            next(&mut progress, &tally(0, 0, 0, 0)),
+            ReplayStep::Revive(10)
+        );
+        assert_eq!(
+            next(&mut progress, &tally(4, 0, 0, 0)),
+            ReplayStep::Revive(6)
+        );
+        progress.note_revived(at(T0));
+        let waiting = ReplayStep::Wait(WaitingFor::Canary);
+        assert_eq!(next(&mut progress, &tally(1, 9, 0, 0)), waiting);
+        assert_eq!(
+            next(&mut progress, &tally(0, 8, 2, 0)),
+            ReplayStep::Revive(10)
+        );
+        assert_eq!(progress.phase, Phase::Rate);
+    }
+
+    #[test]
+    fn one_failure_with_the_old_cause_stops_the_canary() {
+        let mut progress = ReplayProgress::default();
+        let stop = ReplayStep::Stop(StopReason::SameFingerprint);
+        assert_eq!(next(&mut progress, &tally(9, 0, 0, 1)), stop);
+        let tolerant = ReplayRules {
+            same_fingerprint: Some(0),
+            ..rules()
+        };
+        let step = progress.next(&tolerant, &tally(9, 0, 0, 1), false, 10, at(T0));
+        assert_ne!(step, stop);
+    }
+
+    #[test]
+    fn a_canary_that_fails_too_often_stops_at_once() {
+        let mut progress = ReplayProgress::default();
+        progress.note_revived(at(T0));
+        let waiting = ReplayStep::Wait(WaitingFor::Canary);
+        assert_eq!(
+            next(&mut progress, &tally(8, 0, 2, 0)),
+            waiting,
+            "20 % is the limit"
+        );
+        let stop = ReplayStep::Stop(StopReason::FailedShare);
+        assert_eq!(next(&mut progress, &tally(7, 0, 3, 0)), stop);
+    }
+
+    #[test]
+    fn a_canary_job_without_an_outcome_counts_as_failed_at_the_timeout() {
+        let mut progress = ReplayProgress::default();
+        progress.note_revived(at(T0));
+        let late = at("2026-01-01T00:05:00Z");
+        let step = |progress: &mut ReplayProgress, tally: &RevivalTally| {
+            progress.next(&rules(), tally, false, 10, late)
+        };
+        let stop = ReplayStep::Stop(StopReason::CanaryTimeout);
+        assert_eq!(step(&mut progress, &tally(3, 7, 0, 0)), stop);
+        assert_eq!(
+            step(&mut progress, &tally(2, 8, 0, 0)),
+            ReplayStep::Revive(10)
+        );
+    }
+
+    #[test]
+    fn a_canary_may_be_smaller_than_planned() {
+        let mut progress = ReplayProgress::default();
+        let step = progress.next(&rules(), &tally(0, 3, 0, 0), true, 10, at(T0));
+        assert_eq!(step, ReplayStep::Finish);
+    }
+
+    #[test]
+    fn the_rate_phase_keeps_to_its_bounds() {
+        let mut progress = ReplayProgress {
+            phase: Phase::Rate,
+            ..ReplayProgress::default()
+        };
+        assert_eq!(
+            next(&mut progress, &tally(195, 0, 0, 0)),
+            ReplayStep::Revive(5)
+        );
+        let waiting = ReplayStep::Wait(WaitingFor::MaxPending);
+        assert_eq!(next(&mut progress, &tally(200, 0, 0, 0)), waiting);
+        let walked = |progress: &mut ReplayProgress, pending, now| {
+            progress.next(&rules(), &tally(pending, 9, 0, 0), true, 10, now)
+        };
+        progress.note_revived(at(T0));
+        let waiting = ReplayStep::Wait(WaitingFor::LastOutcomes);
+        assert_eq!(walked(&mut progress, 1, at(T0)), waiting);
+        assert_eq!(walked(&mut progress, 0, at(T0)), ReplayStep::Finish);
+        assert_eq!(
+            walked(&mut progress, 1, at("2026-01-01T00:05:00Z")),
+            ReplayStep::Finish
+        );
+    }
+
+    #[test]
+    fn the_rate_phase_stops_by_the_last_outcomes_not_by_all() {
+        let mut progress = ReplayProgress {
+            phase: Phase::Rate,
+            ..ReplayProgress::default()
+        };
+        next(&mut progress, &tally(0, 0, 0, 0));
+        assert_eq!(
+            next(&mut progress, &tally(0, 29, 20, 0)),
+            ReplayStep::Revive(10),
+            "too few"
+        );
+        let stop = ReplayStep::Stop(StopReason::FailedShare);
+        assert_eq!(next(&mut progress.clone(), &tally(0, 30, 20, 0)), stop);
+        // 10,000 successes do not hide that the last jobs fail.
+        for succeeded in (100..10_000).step_by(100) {
+            assert_eq!(
+                next(&mut progress, &tally(0, succeeded, 0, 0)),
+                ReplayStep::Revive(10)
+            );
+        }
+        assert!(progress.samples.len() < 10, "{}", progress.samples.len());
+        assert_eq!(next(&mut progress, &tally(0, 9_900, 80, 0)), stop);
+    }
+
+    #[test]
+    fn a_continued_replay_starts_with_another_canary() {
+        let mut progress = ReplayProgress::default();
+        let stopped = tally(0, 5, 3, 2);
+        progress.restart(&stopped);
+        assert_eq!(next(&mut progress, &stopped), ReplayStep::Revive(10));
+        progress.note_revived(at(T0));
+        let waiting = ReplayStep::Wait(WaitingFor::Canary);
+        assert_eq!(next(&mut progress, &tally(10, 5, 3, 2)), waiting);
+        assert_eq!(
+            next(&mut progress, &tally(0, 15, 3, 2)),
+            ReplayStep::Revive(10)
+        );
+    }
+
+    #[test]
+    fn rules_are_checked() {
+        let wrong = |rules: ReplayRules| rules.check().unwrap_err().field().to_owned();
+        assert_eq!(wrong(ReplayRules { rate: 0, ..rules() }), "rate");
+        assert_eq!(
+            wrong(ReplayRules {
+                canary_jobs: 0,
+                ..rules()
+            }),
+            "canary.jobs"
+        );
+        assert_eq!(
+            wrong(ReplayRules {
+                canary_timeout_ms: 0,
+                ..rules()
+            }),
+            "canary.timeout"
+        );
+        assert_eq!(
+            wrong(ReplayRules {
+                max_pending: Some(0),
+                ..rules()
+            }),
+            "max_pending"
+        );
+        assert_eq!(
+            wrong(ReplayRules {
+                min_sample: 0,
+                ..rules()
+            }),
+            "stop.min_sample"
+        );
+        for share in [-0.1, 1.1, f64::NAN] {
+            assert_eq!(
+                wrong(ReplayRules {
+                    failed_share: share,
+                    ..rules()
+                }),
+                "stop.failed_share"
+            );
+        }
+        assert!(rules().check().is_ok());
+    }
+}

@@ -1,0 +1,320 @@
+//! The loop that carries actions on. Every worker and server process has one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use windlass_core::{
+    ActionId, ActionState, ReplayStep, RevivalTally, StopReason, WaitingFor, allowance, paced_until,
+};
+
+use super::document::{self, Action};
+use super::{ActionError, Work, count, step};
+use crate::audit::{Actor, Audit};
+use crate::engine::Engine;
+use crate::event::ActionEvent;
+use crate::saturate::to_u64;
+use crate::watchdog::Pulse;
+
+/// The most jobs of one change, and the fewest.
+const BATCH_MAX: usize = 1000;
+const BATCH_MIN: usize = 10;
+
+/// The configuration of a runner.
+#[derive(Debug, Clone)]
+pub struct ActionRunnerConfig {
+    /// How long a runner holds an action. If its process dies, another one goes on after this
+    /// time. 10 s.
+    pub lease: Duration,
+    /// The interval between two steps of an action that waits. 100 ms.
+    pub every: Duration,
+    /// The interval between two looks for actions while none runs. 1 s.
+    pub idle: Duration,
+    /// The time that one change of jobs should take at most. Larger batches would delay claims and
+    /// settles. 4 ms.
+    pub batch_time: Duration,
+    /// The time after which progress is written. 50 ms.
+    pub save_every: Duration,
+}
+
+impl Default for ActionRunnerConfig {
+    fn default() -> Self {
+        ActionRunnerConfig {
+            lease: Duration::from_secs(10),
+            every: Duration::from_millis(100),
+            idle: Duration::from_secs(1),
+            batch_time: Duration::from_millis(4),
+            save_every: Duration::from_millis(50),
+        }
+    }
+}
+
+/// When a runner should look again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Activity {
+    /// No action runs here.
+    Idle,
+    /// An action waits for time, outcomes or a queue.
+    Waiting,
+    /// An action has more to do.
+    Busy,
+}
+
+/// Carries bulk actions and replays on.
+#[derive(Debug)]
+pub struct ActionRunner {
+    engine: Arc<Engine>,
+    audit: Audit,
+    holder: String,
+    config: ActionRunnerConfig,
+    /// How many jobs to change at once.
+    batch: AtomicUsize,
+}
+
+impl ActionRunner {
+    /// Creates a runner. `name` distinguishes it from other runners of the same engine.
+    pub fn new(engine: Arc<Engine>, name: &str, config: ActionRunnerConfig) -> Self {
+        let holder = format!("{} {name}", engine.instance());
+        ActionRunner {
+            audit: Audit::new(Arc::clone(&engine)),
+            engine,
+            holder,
+            config,
+            batch: AtomicUsize::new(BATCH_MIN * 5),
+        }
+    }
+
+    /// Takes one step of every action that no other runner holds.
+    pub async fn pass(&self) -> Result<Activity, ActionError> {
+        let mut activity = Activity::Idle;
+        for action in document::live(&self.engine).await? {
+            if action.state.is_final() {
+                document::archive(&self.engine, &action).await?; // a crash left it here
+            }
+            if action.state == ActionState::Running {
+                activity = activity.max(self.carry_on(action.id).await?);
+            }
+        }
+        Ok(activity)
+    }
+
+    async fn carry_on(&self, id: ActionId) -> Result<Activity, ActionError> {
+        let lease = self.config.lease;
+        let taken = document::lease(&self.engine, id, &self.holder, lease).await?;
+        let Some(mut action) = taken else {
+            return Ok(Activity::Idle);
+        };
+        let before = action.clone();
+        let done = self.steps(&mut action).await;
+        if action == before {
+            return done;
+        }
+        // Jobs were changed even if a later step failed.
+        let saved = document::save(&self.engine, &action).await?;
+        if saved.state != ActionState::Running && saved.state == action.state {
+            self.report_end(&saved).await?;
+        }
+        done
+    }
+
+    /// Takes steps until it is time to write the progress.
+    async fn steps(&self, action: &mut Action) -> Result<Activity, ActionError> {
+        let clock = self.engine.clock();
+        let started = clock.elapsed();
+        if !action.is_counted() {
+            action.waiting_for = Some(WaitingFor::Counting);
+            count::next_part(&self.engine, action).await?;
+            return Ok(Activity::Busy);
+        }
+        let mut seen = 0;
+        loop {
+            let limit = BATCH_MAX.min(self.batch.load(Ordering::Relaxed));
+            let (activity, looked_at) = match action.work {
+                Work::Bulk { .. } => self.bulk_step(action, limit).await?,
+                Work::Replay { .. } => self.replay_step(action, limit).await?,
+            };
+            seen += looked_at;
+            let is_late = clock.elapsed().saturating_sub(started) >= self.config.save_every;
+            if activity != Activity::Busy || is_late || seen >= BATCH_MAX {
+                return Ok(activity);
+            }
+        }
+    }
+
+    async fn bulk_step(
+        &self,
+        action: &mut Action,
+        limit: usize,
+    ) -> Result<(Activity, usize), ActionError> {
+        let now = self.engine.now();
+        if action.is_walked() {
+            action.finish(action.done, now);
+            return Ok((Activity::Waiting, 0));
+        }
+        let rate = match action.work {
+            Work::Bulk { rate, .. } => rate,
+            Work::Replay { .. } => None,
+        };
+        let allowed = rate.map_or(u64::MAX, |rate| allowance(rate, action.paced_at, now));
+        let limit = limit.min(usize::try_from(allowed).unwrap_or(usize::MAX));
+        if limit == 0 {
+            return Ok((Activity::Waiting, 0));
+        }
+        let result = self.change(action, limit).await?;
+        if let Some(rate) = rate {
+            action.paced_at = paced_until(rate, action.paced_at, to_u64(result.seen), now);
+        }
+        Ok((self.activity(action), result.seen))
+    }
+
+    async fn replay_step(
+        &self,
+        action: &mut Action,
+        limit: usize,
+    ) -> Result<(Activity, usize), ActionError> {
+        let now = self.engine.now();
+        let tally = self.engine.store().revival_tally(action.id).await?;
+        let is_walked = action.is_walked();
+        let paced_at = action.paced_at;
+        let Work::Replay {
+            rules, progress, ..
+        } = &mut action.work
+        else {
+            return Ok((Activity::Idle, 0));
+        };
+        let rate = rules.rate;
+        let allowed = allowance(rate, paced_at, now);
+        match progress.next(rules, &tally, is_walked, allowed, now) {
+            ReplayStep::Revive(0) => Ok((Activity::Waiting, 0)),
+            ReplayStep::Revive(most) => {
+                let limit = limit.min(usize::try_from(most).unwrap_or(usize::MAX));
+                let result = self.change(action, limit).await?;
+                action.paced_at = paced_until(rate, paced_at, result.changed, now);
+                if let Work::Replay { progress, .. } = &mut action.work
+                    && result.changed > 0
+                {
+                    progress.note_revived(now);
+                }
+                Ok((self.activity(action), result.seen))
+            }
+            ReplayStep::Wait(waiting_for) => {
+                action.waiting_for = Some(waiting_for);
+                action.waiting_queue = None;
+                Ok((Activity::Waiting, 0))
+            }
+            ReplayStep::Stop(reason) => {
+                action.state = ActionState::Stopped;
+                action.stop_reason = Some(reason);
+                action.waiting_for = None;
+                action.waiting_queue = None;
+                Ok((Activity::Waiting, 0))
+            }
+            ReplayStep::Finish => {
+                action.finish(tally.revived(), now);
+                Ok((Activity::Waiting, 0))
+            }
+        }
+    }
+
+    fn activity(&self, action: &Action) -> Activity {
+        if action.held.is_empty() {
+            Activity::Busy
+        } else {
+            Activity::Waiting
+        }
+    }
+
+    /// Changes the next jobs, and adapts the size of the next batch to the time that it took.
+    async fn change(
+        &self,
+        action: &mut Action,
+        limit: usize,
+    ) -> Result<step::StepResult, ActionError> {
+        let clock = self.engine.clock();
+        let (started, before) = (clock.elapsed(), action.clone());
+        let result = step::take(&self.engine, action, limit).await;
+        let result = result.inspect_err(|_| *action = before)?; // the jobs are still to do
+        let took = clock.elapsed().saturating_sub(started);
+        let batch = self.batch.load(Ordering::Relaxed);
+        let next = if took > self.config.batch_time {
+            (batch / 2).max(BATCH_MIN)
+        } else if took < self.config.batch_time / 2 && result.seen >= batch {
+            (batch * 2).min(BATCH_MAX)
+        } else {
+            batch
+        };
+        self.batch.store(next, Ordering::Relaxed);
+        Ok(result)
+    }
+
+    /// Emits, logs and audits that an action ended or stopped itself.
+    async fn report_end(&self, action: &Action) -> Result<(), ActionError> {
+        let now = self.engine.now();
+        let tally = self.engine.store().revival_tally(action.id).await?;
+        let (what, word) = match (action.state, action.stop_reason) {
+            (ActionState::Stopped, Some(reason)) => (ActionEvent::Stopped { reason }, "stop"),
+            (ActionState::Finished, _) => (ActionEvent::Finished, "finish"),
+            _ => return Ok(()),
+        };
+        self.engine.emit_action(action, what, now);
+        log_end(action, &tally, action.stop_reason);
+        let noun = if action.work.is_replay() {
+            "replay"
+        } else {
+            "bulk_action"
+        };
+        let detail = json!({
+            "matched": action.matched,
+            "done": if action.work.is_replay() { tally.revived() } else { action.done },
+            "skipped": action.skipped_total(),
+            "failed_again": tally.failed_again,
+            "stop_reason": action.stop_reason,
+        });
+        let (actor, target) = (Actor::runner(), action.id.to_string());
+        let name = format!("{noun}.{word}");
+        self.audit.record(&actor, &name, &target, detail).await;
+        Ok(())
+    }
+
+    /// Carries actions on until `stop`.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
+        let clock = Arc::clone(self.engine.clock());
+        loop {
+            let changed = self.engine.actions_changed().notified();
+            pulse.busy(clock.now());
+            let activity = self.pass().await.unwrap_or_else(|error| {
+                warn!(%error, "carrying bulk actions on failed; retrying at the next pass");
+                Activity::Idle
+            });
+            pulse.rest();
+            let wait = match activity {
+                Activity::Idle => self.config.idle,
+                Activity::Waiting => self.config.every,
+                Activity::Busy => Duration::from_millis(1),
+            };
+            let next = clock.now().saturating_add(wait);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = changed => {}
+                () = clock.sleep_until(next) => {}
+            }
+        }
+    }
+}
+
+fn log_end(action: &Action, tally: &RevivalTally, stop_reason: Option<StopReason>) {
+    let (id, noun) = (action.id, action.work.bulk_change());
+    match stop_reason {
+        Some(reason) => warn!(
+            replay.id = %id, reason = reason.name(), revived = tally.revived(),
+            failed_again = tally.failed_again, "replay stopped itself"
+        ),
+        None => info!(
+            action.id = %id, action = noun.name(), replay = action.work.is_replay(),
+            done = action.done, skipped = action.skipped_total(), "action finished"
+        ),
+    }
+}
