@@ -185,8 +185,22 @@ impl Filter {
             && in_window(self.created_from, self.created_before, Some(job.created_at))
             && in_window(self.failed_from, self.failed_before, job.failed_at)
             && in_window(self.finished_from, self.finished_before, job.finished_at())
-            && self.error.as_ref().is_none_or(|text| has_error(job, text))
-            && self.payload.as_ref().is_none_or(|value| value.is_in(job))
+            && self.matches_error(job.last_error.as_ref())
+            && self.matches_payload(job.payload.as_str())
+    }
+
+    /// Whether the last error of a job matches. A store can check it before it reads the whole job.
+    pub fn matches_error(&self, error: Option<&AttemptError>) -> bool {
+        self.error.as_ref().is_none_or(|text| {
+            let error = error.map(|error| error.to_string().to_lowercase());
+            error.is_some_and(|error| error.contains(&text.to_lowercase()))
+        })
+    }
+
+    /// Whether the JSON text of a payload matches. A store can check it before it reads the whole
+    /// job.
+    pub fn matches_payload(&self, payload: &str) -> bool {
+        self.payload.as_ref().is_none_or(|value| value.is_in(payload))
     }
 }
 
@@ -200,14 +214,9 @@ fn in_window(from: Option<Timestamp>, before: Option<Timestamp>, at: Option<Time
         && before.is_none_or(|before| at.is_some_and(|at| at < before))
 }
 
-fn has_error(job: &Job, text: &str) -> bool {
-    let error = job.last_error.as_ref().map(AttemptError::to_string);
-    error.is_some_and(|error| error.to_lowercase().contains(&text.to_lowercase()))
-}
-
 impl PayloadMatch {
-    fn is_in(&self, job: &Job) -> bool {
-        let payload: Value = job.payload.decode().unwrap_or_default();
+    fn is_in(&self, payload: &str) -> bool {
+        let payload: Value = serde_json::from_str(payload).unwrap_or_default();
         payload.pointer(&self.path).is_some_and(|found| {
             let json = serde_json::from_str::<Value>(&self.value);
             found.as_str() == Some(&self.value) || json.is_ok_and(|value| value == *found)

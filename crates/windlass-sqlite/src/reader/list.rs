@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use rusqlite::Row;
-use windlass_core::Timestamp;
+use rusqlite::{Row, params};
+use windlass_core::{AttemptError, Fingerprint, Timestamp};
 use windlass_store::{Filter, ListCursor, ListOrder, Listed, ListedState, Lister, Page, SCAN_MAX};
 
 use super::Reader;
@@ -26,22 +26,19 @@ impl Reader {
             .after
             .map_or([u8::MAX; 16], |after| row::blob(after.id));
         let finished_at = page.after.and_then(|after| after.finished_at);
-        let finished_at = finished_at.map_or(i64::MAX, Timestamp::as_micros);
-        let cause = filter.fingerprint.map(|cause| cause.bits().cast_signed());
+        let cause = filter.fingerprint.map(cause_number);
         let limit = sql_limit(SCAN_MAX);
         let sql = wanted.sql(page.order, cause.is_some());
         let mut statement = self.connection.prepare_cached(sql)?;
-        let mut rows = match page.order {
-            ListOrder::Finished if wanted.is_bad_end() => statement.query((finished_at, id))?,
-            ListOrder::Finished => {
-                let bad_limit = if filter.state.is_none() { limit } else { 0 };
-                statement.query((finished_at, id, limit, bad_limit))?
-            }
-            ListOrder::Created => match cause {
-                Some(cause) => statement.query((id, cause))?,
-                None => statement.query([id])?,
-            },
-        };
+        let mut rows = statement.query(params![
+            id,
+            cause,
+            finished_at.map_or(i64::MAX, Timestamp::as_micros),
+            limit,
+            if filter.state.is_none() { limit } else { 0 },
+            filter.error.is_some(),
+            filter.payload.is_some(),
+        ])?;
         let mut list = Lister::new(page);
         while !list.is_full()
             && let Some(row) = rows.next()?
@@ -93,20 +90,22 @@ impl Reader {
 }
 
 /// What a list can check before it reads a job.
-struct Wanted {
+struct Wanted<'a> {
+    filter: &'a Filter,
     queue: Option<u32>,
     kind: Option<u32>,
     states: RangeInclusive<i64>,
 }
 
-impl Wanted {
+impl<'a> Wanted<'a> {
     /// Returns `None` if the queue or kind is unknown and so no job can match.
-    fn new(filter: &Filter, names: &Names) -> Option<Self> {
+    fn new(filter: &'a Filter, names: &Names) -> Option<Self> {
         let number = |text: Option<&str>| match text {
             Some(text) => names.known(text).map(Some),
             None => Some(None),
         };
         Some(Wanted {
+            filter,
             queue: number(filter.queue.as_ref().map(|queue| queue.as_str()))?,
             kind: number(filter.kind.as_ref().map(|kind| kind.as_str()))?,
             states: states(filter),
@@ -133,12 +132,49 @@ impl Wanted {
         }
     }
 
+    /// Whether the columns of a row fit the filter.
     fn may_match(&self, row: &Row<'_>) -> DriverResult<bool> {
         let (queue, kind) = (row.get::<_, u32>(1)?, row.get::<_, u32>(2)?);
         Ok(self.queue.is_none_or(|wanted| wanted == queue)
             && self.kind.is_none_or(|wanted| wanted == kind)
-            && self.states.contains(&row.get(3)?))
+            && self.states.contains(&row.get(3)?)
+            && self.may_match_failure(row)?
+            && self.may_match_text(row)?)
     }
+
+    fn may_match_failure(&self, row: &Row<'_>) -> DriverResult<bool> {
+        let filter = self.filter;
+        let cause = filter.fingerprint.map(cause_number);
+        Ok((cause.is_none() || cause == row.get(6)?)
+            && in_window(filter.finished_from, filter.finished_before, row.get(4)?)
+            && in_window(filter.created_from, filter.created_before, row.get(5)?)
+            && in_window(filter.failed_from, filter.failed_before, row.get(7)?))
+    }
+
+    /// Checks the last error and the payload, which are null if the filter has no such condition.
+    fn may_match_text(&self, row: &Row<'_>) -> DriverResult<bool> {
+        let text = |column| -> DriverResult<Option<&str>> {
+            let text = row.get_ref(column)?.as_str_or_null();
+            Ok(text.map_err(rusqlite::Error::from)?)
+        };
+        let payload = text(9)?;
+        let error: Option<AttemptError> = match text(8)?.map(serde_json::from_str) {
+            Some(Ok(error)) => Some(error),
+            Some(Err(_)) => return Ok(true), // the read of the whole job reports it
+            None => None,
+        };
+        Ok(self.filter.matches_error(error.as_ref())
+            && payload.is_none_or(|payload| self.filter.matches_payload(payload)))
+    }
+}
+
+fn cause_number(cause: Fingerprint) -> i64 {
+    cause.bits().cast_signed()
+}
+
+fn in_window(from: Option<Timestamp>, before: Option<Timestamp>, at: Option<i64>) -> bool {
+    from.is_none_or(|from| at.is_some_and(|at| at >= from.as_micros()))
+        && before.is_none_or(|before| at.is_some_and(|at| at < before.as_micros()))
 }
 
 /// Returns the numbers of the states that a filter can match.
