@@ -1,8 +1,9 @@
 //! Lists jobs, page by page.
 //!
 //! A list first reads *outlines*: positions, and whether the columns of a job fit the filter. These
-//! are small, so it examines up to [`SCAN_MAX`] of them. Then it reads the whole jobs whose columns
-//! fit, because only they show the rest: payload, error, tags. `Filter::matches` decides.
+//! are small, so it examines up to [`SCAN_MAX`] of them. An outline includes the error or the payload
+//! if the filter looks for a text there, unless it is long. Then the list reads the whole jobs whose
+//! outlines fit, because only they show the rest, such as tags. `Filter::matches` decides.
 
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -21,6 +22,9 @@ use crate::settings::Settings;
 /// The most whole jobs that a list reads at once, and their bytes unless a single one has more.
 const BODIES_MAX: usize = 1000;
 const BODY_BYTES_MAX: i64 = 4 << 20;
+
+/// The most bytes of an error or a payload in an outline.
+const OUTLINE_TEXT_BYTES_MAX: u64 = 1000;
 
 /// The position of a job, and what is known about it without reading all of it.
 struct Outline {
@@ -98,6 +102,7 @@ async fn outlines(
     now: Timestamp,
 ) -> DriverResult<Vec<Outline>> {
     let time = |at: Option<Timestamp>| at.map(Time);
+    let text_max = bigint(OUTLINE_TEXT_BYTES_MAX);
     let rows = session
         .read(
             sql,
@@ -117,6 +122,8 @@ async fn outlines(
                 time(filter.finished_before),
                 time(after.and_then(|after| after.finished_at)),
                 Time(now),
+                filter.error.as_ref().map(|_| text_max),
+                filter.payload.as_ref().map(|_| text_max),
             ],
         )
         .await?;
@@ -126,11 +133,20 @@ async fn outlines(
                 id: row::id(found, 0)?,
                 finished_at: row::optional_time(found, 1)?,
             },
-            fits: found.try_get(2)?,
+            fits: found.try_get(2)? && may_match_text(found, filter)?,
             bytes: found.try_get(3)?,
         })
     };
     rows.iter().map(outline).collect()
+}
+
+/// Whether the error and the payload match, if the outline has them.
+fn may_match_text(found: &Row, filter: &Filter) -> DriverResult<bool> {
+    let (error, payload): (Option<&str>, Option<&str>) = (found.try_get(4)?, found.try_get(5)?);
+    // An unreadable error is reported when the whole job is read.
+    let error = error.and_then(|error| row::error(error).ok());
+    Ok(error.is_none_or(|error| filter.matches_error(Some(&error)))
+        && payload.is_none_or(|payload| filter.matches_payload(payload)))
 }
 
 /// Returns the tables that can have matches.
@@ -153,7 +169,7 @@ fn tables(filter: &Filter, order: ListOrder) -> Vec<&'static str> {
 
 /// The conditions that the columns of all jobs can answer.
 ///   $1 id of the last job, $2 limit, $3 queue, $4 kind, $5 fingerprint, $6 reason, $7 state, $8-$9 created, $10-$11
-///   failed, $12-$13 finished, $14 when the last job finished, $15 now
+///   failed, $12-$13 finished, $14 when the last job finished, $15 now, $16 the most bytes of an error, $17 of a payload
 const FITS: &str = "coalesce(
     ($3::text is null or queue = $3) and ($4::text is null or kind = $4)
     and ($5::bigint is null or fingerprint = $5)
@@ -197,7 +213,9 @@ fn outlines_sql(filter: &Filter, tables: &[&str], order: ListOrder) -> String {
         };
         format!(
             "(select id, {position} as finished_at, {FITS}{fits}, false) as fits,
-                 (octet_length(payload) + coalesce(octet_length(extra), 0))::bigint as bytes
+                 (octet_length(payload) + coalesce(octet_length(extra), 0))::bigint as bytes,
+                 case when octet_length(last_error) <= $16::bigint then last_error end as last_error,
+                 case when octet_length(payload) <= $17::bigint then payload end as payload
               from {table} where {rows} {running} order by {sorted} limit $2)"
         )
     });
