@@ -1,7 +1,7 @@
 //! The loop that carries actions on. Every worker and server process has one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -23,6 +23,10 @@ use crate::watchdog::Pulse;
 const BATCH_MAX: usize = 1000;
 const BATCH_MIN: usize = 10;
 
+/// One of this many changes is small, to measure the time that even a small change takes: round
+/// trips, and the sync of the disk.
+const SMALL_EVERY: usize = 16;
+
 /// The configuration of a runner.
 #[derive(Debug, Clone)]
 pub struct ActionRunnerConfig {
@@ -33,10 +37,10 @@ pub struct ActionRunnerConfig {
     pub every: Duration,
     /// The interval between two looks for actions while none runs. 1 s.
     pub idle: Duration,
-    /// The time that one change of jobs should take at most. Larger batches would delay claims and
-    /// settles. 4 ms.
+    /// How much longer one change of jobs should take than a change of a few jobs, at most. Larger
+    /// batches would delay claims and settles. 4 ms, or as long as a change of a few jobs.
     pub batch_time: Duration,
-    /// The time after which progress is written. 50 ms.
+    /// The time after which progress is written. 200 ms.
     pub save_every: Duration,
 }
 
@@ -47,7 +51,7 @@ impl Default for ActionRunnerConfig {
             every: Duration::from_millis(100),
             idle: Duration::from_secs(1),
             batch_time: Duration::from_millis(4),
-            save_every: Duration::from_millis(50),
+            save_every: Duration::from_millis(200),
         }
     }
 }
@@ -72,6 +76,10 @@ pub struct ActionRunner {
     config: ActionRunnerConfig,
     /// How many jobs to change at once.
     batch: AtomicUsize,
+    /// Counts the changes.
+    changes: AtomicUsize,
+    /// How long a change of a few jobs takes, in microseconds.
+    small_micros: AtomicU64,
 }
 
 impl ActionRunner {
@@ -84,6 +92,8 @@ impl ActionRunner {
             holder,
             config,
             batch: AtomicUsize::new(BATCH_MIN * 5),
+            changes: AtomicUsize::new(0),
+            small_micros: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -233,21 +243,41 @@ impl ActionRunner {
         action: &mut Action,
         limit: usize,
     ) -> Result<step::StepResult, ActionError> {
-        let clock = self.engine.clock();
-        let (started, before) = (clock.elapsed(), action.clone());
+        let is_small = self.changes.fetch_add(1, Ordering::Relaxed) % SMALL_EVERY == 0;
+        let limit = if is_small { limit.min(BATCH_MIN) } else { limit };
+        let before = action.clone();
         let result = step::take(&self.engine, action, limit).await;
         let result = result.inspect_err(|_| *action = before)?; // the jobs are still to do
-        let took = clock.elapsed().saturating_sub(started);
+        if is_small && result.changed > 0 {
+            self.note_small(result.change_time);
+        } else if !is_small {
+            self.adapt_batch(&result);
+        }
+        Ok(result)
+    }
+
+    /// Notes how long a small change took. A single slow one raises the time only a little.
+    fn note_small(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let before = self.small_micros.load(Ordering::Relaxed);
+        let highest = before.saturating_add(before / 4).max(1);
+        let micros = micros.min(highest);
+        self.small_micros.store(micros, Ordering::Relaxed);
+    }
+
+    fn adapt_batch(&self, result: &step::StepResult) {
+        let small_time = Duration::from_micros(self.small_micros.load(Ordering::Relaxed));
+        let most = self.config.batch_time.max(small_time);
+        let took = result.change_time.saturating_sub(small_time);
         let batch = self.batch.load(Ordering::Relaxed);
-        let next = if took > self.config.batch_time {
+        let next = if took > most {
             (batch / 2).max(BATCH_MIN)
-        } else if took < self.config.batch_time / 2 && result.seen >= batch {
+        } else if took < most / 2 && result.seen >= batch {
             (batch * 2).min(BATCH_MAX)
         } else {
             batch
         };
         self.batch.store(next, Ordering::Relaxed);
-        Ok(result)
     }
 
     /// Emits, logs and audits that an action ended or stopped itself.

@@ -1,6 +1,7 @@
 //! One step of an action: finds the next jobs and changes them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use windlass_core::{
     Consent, DeadReason, Job, JobId, QueueName, SkipReason, State, Timestamp, WaitingFor,
@@ -18,6 +19,8 @@ pub(super) struct StepResult {
     pub(super) changed: u64,
     /// How many jobs were looked at.
     pub(super) seen: usize,
+    /// How long the store took to change them. Lists do not count: they delay no other write.
+    pub(super) change_time: Duration,
 }
 
 /// The change that an action makes to each job.
@@ -45,6 +48,7 @@ pub(super) async fn take(
     let mut result = StepResult {
         changed: 0,
         seen: held.len() + ready.len(),
+        change_time: Duration::ZERO,
     };
     for job in held {
         hold(action, &job, WaitingFor::QueuePaused);
@@ -56,12 +60,14 @@ pub(super) async fn take(
     };
     let change = change_of(&action.work);
     let ids: Vec<JobId> = ready.iter().map(|job| job.id).collect();
+    let started = engine.clock().elapsed();
     let mut answers = engine.change_as(&ids, &change, Some(&step)).await;
     if let Err(StoreError::Indeterminate(_)) = &answers {
         // The jobs remember the action, so a second call changes nothing twice.
         answers = engine.change_as(&ids, &change, Some(&step)).await;
     }
     let answers = answers?;
+    result.change_time = engine.clock().elapsed().saturating_sub(started);
     for (job, answer) in ready.iter().zip(answers) {
         result.changed += u64::from(note(action, job, &change, answer));
     }
