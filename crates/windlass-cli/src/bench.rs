@@ -3,6 +3,7 @@
 mod baseline;
 mod http;
 mod load;
+mod operators;
 mod postgres;
 mod queues;
 mod run;
@@ -34,6 +35,29 @@ pub(crate) enum BenchCommand {
     /// A worker that discovers its queues: pick-up latency compared with a worker of one queue, and
     /// the share of a core that it uses while idle.
     Queues(QueuesBench),
+
+    /// What operators do with many dead jobs: failure groups, lists, counts, and bulk actions next to
+    /// fresh jobs.
+    Operators(OperatorsBench),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OperatorsBench {
+    /// The store, as a URL; a temporary SQLite file if not given. It must not hold any jobs yet.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// The number of dead jobs. They have up to 1,000 causes.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub(crate) jobs: u64,
+
+    /// How often to read each page.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) reads: u32,
+
+    /// How many seconds to enqueue fresh jobs, 50 per second, and the longest time of a bulk action.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -174,6 +198,7 @@ pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()>
         BenchCommand::Run(bench) => run::run(bench, output),
         BenchCommand::Http(bench) => http::run(bench, output),
         BenchCommand::Queues(bench) => queues::run(bench, output),
+        BenchCommand::Operators(bench) => operators::run(bench, output),
     }
 }
 

@@ -27,11 +27,11 @@ const BACKOFF: Duration = Duration::from_secs(1);
 /// The number of concurrent handlers in the retry storm.
 const STORM_SLOTS: u32 = 10;
 /// The number of fresh jobs per second.
-const FRESH_PER_S: u64 = 50;
+pub(super) const FRESH_PER_S: u64 = 50;
 /// How often the pick-up by an idle worker is measured.
 const PICKUPS: u64 = 200;
 /// Fresh jobs that have not run this long after the last enqueue count as missing.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// The number of jobs in one bulk enqueue.
 const BULK: usize = 1000;
 
@@ -102,8 +102,8 @@ pub(super) fn open_error(error: windlass::Error) -> anyhow::Error {
 
 /// A job that does nothing.
 #[derive(Serialize, Deserialize)]
-struct Noop {
-    number: u64,
+pub(super) struct Noop {
+    pub(super) number: u64,
 }
 
 impl Job for Noop {
@@ -120,7 +120,7 @@ impl Job for Failing {
 
 /// What the handlers report.
 #[derive(Debug, Default)]
-struct Meter {
+pub(super) struct Meter {
     /// When each job was enqueued.
     sent: Mutex<HashMap<u64, Instant>>,
     /// How long each job took to reach its handler.
@@ -144,7 +144,7 @@ impl Meter {
         }
     }
 
-    fn send(&self, number: u64) {
+    pub(super) fn send(&self, number: u64) {
         lock(&self.sent).insert(number, clock::start());
     }
 
@@ -155,9 +155,14 @@ impl Meter {
         }
     }
 
+    /// Whether all jobs that were sent have arrived.
+    pub(super) fn is_complete(&self) -> bool {
+        lock(&self.sent).is_empty()
+    }
+
     /// Returns the percentiles and the number of missing jobs. A missing job counts with the time
     /// until now.
-    fn latencies(&self) -> (Percentiles, u64) {
+    pub(super) fn latencies(&self) -> (Percentiles, u64) {
         let missing = lock(&self.sent);
         let mut latencies = lock(&self.latencies);
         latencies.extend(missing.values().map(Instant::elapsed));
@@ -204,13 +209,18 @@ async fn enqueue_bulk(client: &Client, jobs: u64) -> anyhow::Result<f64> {
 }
 
 /// A worker that runs until `stop`.
-struct RunningWorker {
+pub(super) struct RunningWorker {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<Stopped, windlass::Error>>,
 }
 
 impl RunningWorker {
-    fn start(client: &Client, queue: Queue, meter: &Arc<Meter>, failing_too: bool) -> Self {
+    pub(super) fn start(
+        client: &Client,
+        queue: Queue,
+        meter: &Arc<Meter>,
+        failing_too: bool,
+    ) -> Self {
         let (stop, stopped) = oneshot::channel();
         let worker = Worker::new(client, Arc::clone(meter))
             .queue_with(queue)
@@ -225,7 +235,7 @@ impl RunningWorker {
         RunningWorker { stop, task }
     }
 
-    async fn stop(self) -> anyhow::Result<()> {
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
         let _ = self.stop.send(()); // fails if the worker did not start; the task returns why
         self.task.await??;
         Ok(())

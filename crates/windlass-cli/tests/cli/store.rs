@@ -1,4 +1,4 @@
-//! `windlass bench store`, `windlass bench run` and `windlass backup`.
+//! `windlass bench store`, `windlass bench run`, `windlass bench operators` and `windlass backup`.
 
 use std::process::{Command, Output};
 
@@ -147,4 +147,58 @@ fn bench_run_measures_jobs_through_the_sdk() {
     }
     let refused = windlass(&["bench", "run", "--store", "mysql://host"]);
     assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn bench_operators_measures_reads_and_bulk_actions() {
+    let small = [
+        "bench",
+        "operators",
+        "--json",
+        "--jobs",
+        "12000",
+        "--reads",
+        "2",
+        "--seconds",
+        "1",
+    ];
+    let measured = windlass(&small);
+    assert!(measured.status.success(), "{measured:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    assert_eq!(figures["jobs"], 12_000);
+    assert_eq!(figures["failure_groups"], 1000);
+    assert!(figures["fill_s"].as_f64() > Some(0.0), "{figures}");
+    assert!(figures["calm_ms"]["p50"].as_f64() > Some(0.0), "{figures}");
+    let reads = figures["reads"].as_array().unwrap();
+    let found = |name: &str, page: &str| {
+        let is_meant = |read: &&serde_json::Value| read["name"] == name && read["page"] == page;
+        let read = reads.iter().find(is_meant).unwrap();
+        assert!(read["ms"]["p50"].as_f64() > Some(0.0), "{read}");
+        (read["jobs"].as_u64().unwrap(), read["examined"].as_u64().unwrap())
+    };
+    assert_eq!(found("failure groups", "all"), (1000, 0));
+    assert_eq!(found("counts of queues", "all"), (10, 0));
+    assert_eq!(found("all dead", "first"), (100, 100));
+    assert_eq!(found("all dead, by end", "first"), (100, 100));
+    assert_eq!(found("all dead", "deep"), (100, 100));
+    assert_eq!(found("by cause", "first"), (12, 12));
+    for name in ["by error text", "by payload"] {
+        let (jobs, examined) = found(name, "first");
+        assert!(jobs <= 1 && examined == 10_000, "{figures}");
+        let (jobs, examined) = found(name, "deep");
+        assert!(jobs <= 1 && examined == 1200, "{figures}");
+    }
+    for name in ["by queue and kind", "by reason", "by cause, by end"] {
+        let (jobs, examined) = found(name, "first");
+        assert!(jobs > 1 && jobs <= 100 && examined > 1000, "{figures}");
+    }
+    let actions = figures["actions"].as_array().unwrap();
+    assert_eq!(actions.len(), 6);
+    for action in actions {
+        assert!(action["jobs"].as_u64() >= Some(1500), "{action}");
+        assert!(action["jobs_per_s"].as_f64() > Some(0.0), "{action}");
+        let with_fresh = action["name"].as_str().unwrap().ends_with("fresh jobs");
+        assert_eq!(action["pick_up_ms"].is_object(), with_fresh, "{action}");
+        assert_eq!(action["fresh_jobs"].as_u64() > Some(0), with_fresh, "{action}");
+    }
 }
