@@ -200,7 +200,9 @@ impl Filter {
     /// Whether the JSON text of a payload matches. A store can check it before it reads the whole
     /// job.
     pub fn matches_payload(&self, payload: &str) -> bool {
-        self.payload.as_ref().is_none_or(|value| value.is_in(payload))
+        self.payload
+            .as_ref()
+            .is_none_or(|value| value.is_in(payload))
     }
 }
 

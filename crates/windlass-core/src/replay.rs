@@ -162,6 +162,10 @@ pub struct ReplayProgress {
     failed_before: u64,
     /// How many of them failed with the same cause.
     failed_alike_before: u64,
+    /// How many jobs had no outcome before this canary.
+    pending_before: u64,
+    /// Whether the replay still waits for outcomes of jobs that were revived before it stopped.
+    is_draining: bool,
     /// When the last job of the canary, or the last job at all, was revived.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_revived_at: Option<Timestamp>,
@@ -183,12 +187,22 @@ pub enum ReplayStep {
 }
 
 impl ReplayProgress {
-    /// Starts another canary, which does not count earlier outcomes.
-    pub fn restart(&mut self, tally: &RevivalTally) {
+    /// Prepares another canary. It starts when the jobs that were revived before have an outcome,
+    /// or the time for it has passed, and does not count them.
+    pub fn restart(&mut self) {
+        *self = ReplayProgress {
+            is_draining: true,
+            ..ReplayProgress::default()
+        };
+    }
+
+    /// Starts a canary that does not count what was revived before.
+    fn start_canary(&mut self, tally: &RevivalTally) {
         *self = ReplayProgress {
             revived_before: tally.revived(),
             failed_before: tally.first_failed + tally.first_failed_alike,
             failed_alike_before: tally.first_failed_alike,
+            pending_before: tally.pending,
             ..ReplayProgress::default()
         };
     }
@@ -208,6 +222,16 @@ impl ReplayProgress {
         allowance: u64,
         now: Timestamp,
     ) -> ReplayStep {
+        if tally.pending > 0 {
+            // A process that died before it could write this down revived them just now.
+            self.last_revived_at.get_or_insert(now);
+        }
+        if self.is_draining {
+            if tally.pending > 0 && !self.has_timed_out(rules, now) {
+                return ReplayStep::Wait(WaitingFor::LastOutcomes);
+            }
+            self.start_canary(tally);
+        }
         if self.phase == Phase::Canary {
             match self.next_of_canary(rules, tally, is_walked, now) {
                 Some(step) => return step,
@@ -240,15 +264,21 @@ impl ReplayProgress {
             return Some(ReplayStep::Stop(StopReason::FailedShare));
         }
         if revived < size {
-            return Some(ReplayStep::Revive(size - revived));
+            let free = rules.pending_max().saturating_sub(tally.pending);
+            return Some(if free == 0 {
+                ReplayStep::Wait(WaitingFor::MaxPending)
+            } else {
+                ReplayStep::Revive(free.min(size - revived))
+            });
         }
-        if tally.pending == 0 {
+        let pending = tally.pending.saturating_sub(self.pending_before);
+        if pending == 0 {
             return None;
         }
         if !self.has_timed_out(rules, now) {
             return Some(ReplayStep::Wait(WaitingFor::Canary));
         }
-        let is_stopped = rules.is_too_much(failed + tally.pending, size);
+        let is_stopped = rules.is_too_much(failed + pending, size);
         is_stopped.then_some(ReplayStep::Stop(StopReason::CanaryTimeout))
     }
 
@@ -290,7 +320,7 @@ impl ReplayProgress {
 
     fn has_timed_out(&self, rules: &ReplayRules, now: Timestamp) -> bool {
         let last = self.last_revived_at;
-        last.is_none_or(|last| now.since(last) >= rules.canary_timeout())
+        last.is_some_and(|last| now.since(last) >= rules.canary_timeout())
     }
 
     /// Returns how many of the last first outcomes were failures, and how many these were: at
@@ -472,7 +502,9 @@ mod tests {
     fn a_continued_replay_starts_with_another_canary() {
         let mut progress = ReplayProgress::default();
         let stopped = tally(0, 5, 3, 2);
-        progress.restart(&stopped);
+        progress.restart();
+        let draining = ReplayStep::Wait(WaitingFor::LastOutcomes);
+        assert_eq!(next(&mut progress, &tally(1, 5, 2, 2)), draining);
         assert_eq!(next(&mut progress, &stopped), ReplayStep::Revive(10));
         progress.note_revived(at(T0));
         let waiting = ReplayStep::Wait(WaitingFor::Canary);
@@ -481,6 +513,53 @@ mod tests {
             next(&mut progress, &tally(0, 15, 3, 2)),
             ReplayStep::Revive(10)
         );
+    }
+
+    #[test]
+    fn a_continued_replay_waits_for_old_jobs_only_for_a_time() {
+        let mut progress = ReplayProgress::default();
+        progress.restart();
+        let old = tally(3, 5, 3, 2);
+        assert_eq!(
+            next(&mut progress, &old),
+            ReplayStep::Wait(WaitingFor::LastOutcomes)
+        );
+        let late = at("2026-01-01T00:05:00Z");
+        let mut step = |tally: &RevivalTally| progress.next(&rules(), tally, false, 10, late);
+        assert_eq!(step(&old), ReplayStep::Revive(10));
+        let waiting = ReplayStep::Wait(WaitingFor::Canary);
+        assert_eq!(step(&tally(13, 5, 3, 2)), waiting);
+        assert_eq!(
+            step(&tally(3, 15, 3, 2)),
+            ReplayStep::Revive(10),
+            "the canary is over"
+        );
+    }
+
+    #[test]
+    fn a_canary_whose_revival_was_not_written_down_is_waited_for() {
+        let mut progress = ReplayProgress::default();
+        let waiting = ReplayStep::Wait(WaitingFor::Canary);
+        assert_eq!(next(&mut progress, &tally(10, 0, 0, 0)), waiting);
+        let late = at("2026-01-01T00:05:00Z");
+        let step = progress.next(&rules(), &tally(10, 0, 0, 0), false, 10, late);
+        assert_eq!(step, ReplayStep::Stop(StopReason::CanaryTimeout));
+    }
+
+    #[test]
+    fn the_canary_keeps_to_max_pending() {
+        let rules = ReplayRules {
+            max_pending: Some(3),
+            ..rules()
+        };
+        let mut progress = ReplayProgress::default();
+        let mut step = |tally: &RevivalTally| progress.next(&rules, tally, false, 10, at(T0));
+        assert_eq!(step(&tally(0, 0, 0, 0)), ReplayStep::Revive(3));
+        assert_eq!(
+            step(&tally(3, 0, 0, 0)),
+            ReplayStep::Wait(WaitingFor::MaxPending)
+        );
+        assert_eq!(step(&tally(1, 8, 0, 0)), ReplayStep::Revive(1));
     }
 
     #[test]

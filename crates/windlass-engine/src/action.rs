@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tracing::warn;
 use windlass_core::{
     ActionCommand, ActionId, ActionState, BulkChange, BulkRevival, Filter, Invalid, Job, JobId,
     ReplayProgress, ReplayRules, RevivalTally, Timestamp,
@@ -34,6 +35,9 @@ const LIVE_MAX: usize = 100;
 
 /// The most characters of a reason.
 const REASON_CHARS_MAX: usize = 500;
+
+/// The most bytes of a change with its patches. It is written with every step.
+const CHANGE_BYTES_MAX: usize = 64 * 1024;
 
 /// The most jobs that a preview shows.
 const SAMPLES_MAX: usize = 5;
@@ -85,6 +89,11 @@ impl Work {
     }
 
     fn check(&self) -> Result<(), Invalid> {
+        let text = serde_json::to_string(&self.bulk_change()).unwrap_or_default();
+        if text.len() > CHANGE_BYTES_MAX {
+            let rule = format!("must have at most {CHANGE_BYTES_MAX} bytes of JSON");
+            return Err(Invalid::new("patch", rule));
+        }
         match self {
             Work::Bulk { rate: Some(0), .. } => {
                 Err(Invalid::new("rate", "must be at least 1 per second"))
@@ -217,8 +226,9 @@ impl Actions {
             return Err(ActionError::TooMany);
         }
         let action = count::first_part(&self.engine, action).await?;
+        // The record comes first: an action must not run without one.
+        self.write_record(&action, "create", actor).await?;
         document::insert(&self.engine, &action).await?;
-        self.record(&action, "create", actor).await;
         self.engine.actions_changed().notify_waiters();
         Ok(action)
     }
@@ -286,7 +296,10 @@ impl Actions {
             if before.is_some_and(|before| id >= before) {
                 continue;
             }
-            let action = document::find(&self.engine, id).await?;
+            let action = match document::find(&self.engine, id).await {
+                Err(StoreError::Damaged { .. }) => None, // a newer version wrote it
+                found => found?,
+            };
             if let Some(action) = action.filter(|action| action.work.is_replay() == replays) {
                 listed.push(self.status(action).await?);
             }
@@ -302,19 +315,18 @@ impl Actions {
         actor: &Actor,
     ) -> Result<ActionStatus, ActionError> {
         let now = self.engine.now();
-        let tally = self.engine.store().revival_tally(id).await?;
         let change = |action: &mut Action| {
             let state = action.state;
             let next = state
                 .after(command)
                 .filter(|_| command != ActionCommand::Continue || action.work.is_replay());
             let next = next.ok_or(ActionError::Conflict { command, state })?;
-            action.command(next, command, &tally, now);
+            action.command(next, command, now);
             Ok(())
         };
         let action = document::update(&self.engine, id, change).await?;
         if action.state.is_final() {
-            document::archive(&self.engine, &action).await?;
+            document::archive(&self.engine, id).await?;
         }
         self.record(&action, command.name(), actor).await;
         self.engine.actions_changed().notify_waiters();
@@ -322,6 +334,17 @@ impl Actions {
     }
 
     async fn record(&self, action: &Action, what: &str, actor: &Actor) {
+        if let Err(error) = self.write_record(action, what, actor).await {
+            warn!(%error, action.id = %action.id, what, "writing the audit record failed");
+        }
+    }
+
+    async fn write_record(
+        &self,
+        action: &Action,
+        what: &str,
+        actor: &Actor,
+    ) -> Result<(), StoreError> {
         let noun = if action.work.is_replay() {
             "replay"
         } else {
@@ -335,7 +358,7 @@ impl Actions {
         });
         let target = action.id.to_string();
         let name = format!("{noun}.{what}");
-        self.audit.record(actor, &name, &target, detail).await;
+        self.audit.write(actor, &name, &target, detail).await
     }
 }
 

@@ -85,11 +85,7 @@ pub async fn run_maintenance(
         Box::new(move |pulse| Box::pin(Arc::clone(&scheduler).run(until.clone(), pulse))),
     );
     let runner_config = ActionRunnerConfig::default();
-    let runner = ActionRunner::new(
-        Arc::clone(&engine),
-        &config.node,
-        runner_config,
-    );
+    let runner = ActionRunner::new(Arc::clone(&engine), &config.node, runner_config);
     let runner = Arc::new(runner);
     let until = stop.clone();
     keep(

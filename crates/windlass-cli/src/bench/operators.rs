@@ -87,7 +87,11 @@ impl fmt::Display for OperatorsResults {
             "bulk action", "jobs", "jobs/s", "pick-up p50 ms", "pick-up p99 ms"
         )?;
         let Percentiles { p50, p99 } = self.calm_ms;
-        writeln!(f, "{:32} {:>9} {:>9} {p50:>17.1} {p99:>17.1}", "none", "", "")?;
+        writeln!(
+            f,
+            "{:32} {:>9} {:>9} {p50:>17.1} {p99:>17.1}",
+            "none", "", ""
+        )?;
         for action in &self.actions {
             let (name, jobs, rate) = (action.name, action.jobs, action.jobs_per_s);
             write!(f, "{name:32} {jobs:>9} {rate:>9.0}")?;

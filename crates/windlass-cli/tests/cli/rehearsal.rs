@@ -13,12 +13,28 @@ use crate::support::{Server, ask, command};
 
 /// The kind, the number of jobs, and the error during the outage.
 const CAUSES: [(&str, usize, &str); 6] = [
-    ("invoice:send", 20_000, "POST https://billing.example:443/charge: 502 Bad Gateway"),
+    (
+        "invoice:send",
+        20_000,
+        "POST https://billing.example:443/charge: 502 Bad Gateway",
+    ),
     ("crm:sync", 8_000, "KeyError: 'customer_id'"),
     ("email:send", 6_000, "smtp.example:25: connection refused"),
-    ("email:send", 3_000, "smtp.example:25: 421 too many connections"),
-    ("report:build", 2_000, "TypeError: cannot read properties of undefined (reading 'rows')"),
-    ("report:build", 1_000, "could not connect to server: db.example:5432"),
+    (
+        "email:send",
+        3_000,
+        "smtp.example:25: 421 too many connections",
+    ),
+    (
+        "report:build",
+        2_000,
+        "TypeError: cannot read properties of undefined (reading 'rows')",
+    ),
+    (
+        "report:build",
+        1_000,
+        "could not connect to server: db.example:5432",
+    ),
 ];
 
 const JOBS: usize = 40_000;
@@ -69,7 +85,9 @@ impl Worker {
             return json!({"id": id, "attempt": attempt, "outcome": "failed", "error": error});
         }
         let mut succeeded = self.succeeded.lock().expect("no panic");
-        *succeeded.entry(id.as_str().expect("an id").to_owned()).or_default() += 1;
+        *succeeded
+            .entry(id.as_str().expect("an id").to_owned())
+            .or_default() += 1;
         json!({"id": id, "attempt": attempt, "outcome": "succeeded"})
     }
 }
@@ -115,9 +133,14 @@ fn outage(server: &Server, worker: &Worker) {
 }
 
 fn fingerprint(failures: &[Value], kind: &str, count: usize) -> String {
-    let found = failures.iter().find(|group| group["kind"] == kind && group["dead"] == count);
+    let found = failures
+        .iter()
+        .find(|group| group["kind"] == kind && group["dead"] == count);
     let found = found.unwrap_or_else(|| panic!("{count} jobs of {kind}: {failures:?}"));
-    found["fingerprint"].as_str().expect("a fingerprint").to_owned()
+    found["fingerprint"]
+        .as_str()
+        .expect("a fingerprint")
+        .to_owned()
 }
 
 /// The list inside the answer of a list verb.
@@ -165,7 +188,11 @@ fn forty_thousand_dead_jobs_are_repaired_with_twelve_commands() {
         arguments.extend(["--reason", "after the outage", "--yes", "--wait"]);
         arguments
     };
-    let by_cause = [&start(&["--kind", "crm:sync"])[..], &["--fingerprint", &renamed]].concat();
+    let by_cause = [
+        &start(&["--kind", "crm:sync"])[..],
+        &["--fingerprint", &renamed],
+    ]
+    .concat();
     let stopped = terminal.json(&by_cause);
     assert_eq!(stopped["state"], "stopped", "{stopped}");
     assert_eq!(stopped["stop_reason"], "same_fingerprint", "{stopped}");
@@ -178,19 +205,41 @@ fn forty_thousand_dead_jobs_are_repaired_with_twelve_commands() {
     // Rename the field in all of them, first as a dry run.
     let rename = r#"[{"op": "move", "from": "/customerId", "path": "/customer_id"}]"#;
     let patch = [
-        "bulk", "start", "--action", "patch", "--state", "dead", "--fingerprint", &renamed,
-        "--payload-patch", rename, "--reason", "the field was renamed",
+        "bulk",
+        "start",
+        "--action",
+        "patch",
+        "--state",
+        "dead",
+        "--fingerprint",
+        &renamed,
+        "--payload-patch",
+        rename,
+        "--reason",
+        "the field was renamed",
     ];
     let preview = terminal.json(&[&patch[..], &["--dry-run"]].concat());
     assert_eq!(preview["matched"], 8_000, "{preview}");
     let patched = terminal.json(&[&patch[..], &["--yes", "--wait"]].concat());
-    assert_eq!((&patched["state"], &patched["done"]), (&json!("finished"), &json!(8_000)), "{patched}");
+    assert_eq!(
+        (&patched["state"], &patched["done"]),
+        (&json!("finished"), &json!(8_000)),
+        "{patched}"
+    );
 
     // Now the same replay goes to its end, and so does that of all others.
     let finished = terminal.json(&by_cause);
-    assert_eq!((&finished["state"], &finished["recovered"]), (&json!("finished"), &json!(8_000)), "{finished}");
+    assert_eq!(
+        (&finished["state"], &finished["recovered"]),
+        (&json!("finished"), &json!(8_000)),
+        "{finished}"
+    );
     let rest = terminal.json(&start(&["--state", "dead"]));
-    assert_eq!((&rest["state"], &rest["recovered"]), (&json!("finished"), &json!(32_000)), "{rest}");
+    assert_eq!(
+        (&rest["state"], &rest["recovered"]),
+        (&json!("finished"), &json!(32_000)),
+        "{rest}"
+    );
 
     // Nothing is left.
     let failures = items(&terminal.json(&["failures", "list", "--state", "dead"]));
@@ -201,7 +250,10 @@ fn forty_thousand_dead_jobs_are_repaired_with_twelve_commands() {
     thread.join().expect("the worker works");
     let succeeded = worker.succeeded.lock().expect("no panic");
     assert_eq!(succeeded.len(), JOBS);
-    assert!(succeeded.values().all(|count| *count == 1), "nothing ran twice");
+    assert!(
+        succeeded.values().all(|count| *count == 1),
+        "nothing ran twice"
+    );
     assert!(terminal.commands <= 12, "{} commands", terminal.commands);
     println!("{} commands, {:?}", terminal.commands, started.elapsed());
 }

@@ -51,9 +51,7 @@ fn settle_next(addresses: &[SocketAddr], outcome: &str, number: u64) -> usize {
     let claim = json!({"worker": "w", "limit": 100, "claim_id": claim_id});
     let claimed = answered(addresses, "/api/v1/claim", &claim);
     let jobs = claimed["data"].as_array().expect("jobs");
-    let outcome = |job: &Value| {
-        json!({"id": job["id"], "attempt": job["attempt"], "outcome": outcome, "error": "x"})
-    };
+    let outcome = |job: &Value| json!({"id": job["id"], "attempt": job["attempt"], "outcome": outcome, "error": "x"});
     let outcomes: Vec<Value> = jobs.iter().map(outcome).collect();
     if !outcomes.is_empty() {
         let settle = json!({"worker": "w", "outcomes": outcomes});
@@ -96,12 +94,17 @@ fn wait_for(address: SocketAddr, path: &str, revived: usize) -> Value {
     let started = Instant::now();
     loop {
         if let Ok((200, replay)) = ask(address, "GET", path, None, None) {
-            let enough = replay["revived"].as_u64().is_some_and(|n| n >= revived as u64);
+            let enough = replay["revived"]
+                .as_u64()
+                .is_some_and(|n| n >= revived as u64);
             if enough || replay["state"] != "running" {
                 return replay;
             }
         }
-        assert!(started.elapsed() < PATIENCE * 4, "the replay does not go on");
+        assert!(
+            started.elapsed() < PATIENCE * 4,
+            "the replay does not go on"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -122,8 +125,13 @@ fn check(replay: &Value) {
     assert_eq!(replay["state"], "finished", "{replay}");
     assert_eq!(replay["matched"], JOBS, "{replay}");
     assert_eq!(replay["revived"], JOBS, "each job once: {replay}");
-    assert_eq!((&replay["skipped"], &replay["to_do"]), (&json!(0), &json!(0)), "{replay}");
-    let ended = replay["recovered"].as_u64().unwrap_or(0) + replay["failed_again"].as_u64().unwrap_or(0);
+    assert_eq!(
+        (&replay["skipped"], &replay["to_do"]),
+        (&json!(0), &json!(0)),
+        "{replay}"
+    );
+    let ended =
+        replay["recovered"].as_u64().unwrap_or(0) + replay["failed_again"].as_u64().unwrap_or(0);
     assert_eq!(ended, JOBS as u64, "{replay}");
 }
 

@@ -174,7 +174,10 @@ fn bench_operators_measures_reads_and_bulk_actions() {
         let is_meant = |read: &&serde_json::Value| read["name"] == name && read["page"] == page;
         let read = reads.iter().find(is_meant).unwrap();
         assert!(read["ms"]["p50"].as_f64() > Some(0.0), "{read}");
-        (read["jobs"].as_u64().unwrap(), read["examined"].as_u64().unwrap())
+        (
+            read["jobs"].as_u64().unwrap(),
+            read["examined"].as_u64().unwrap(),
+        )
     };
     assert_eq!(found("failure groups", "all"), (1000, 0));
     assert_eq!(found("counts of queues", "all"), (10, 0));
@@ -199,6 +202,10 @@ fn bench_operators_measures_reads_and_bulk_actions() {
         assert!(action["jobs_per_s"].as_f64() > Some(0.0), "{action}");
         let with_fresh = action["name"].as_str().unwrap().ends_with("fresh jobs");
         assert_eq!(action["pick_up_ms"].is_object(), with_fresh, "{action}");
-        assert_eq!(action["fresh_jobs"].as_u64() > Some(0), with_fresh, "{action}");
+        assert_eq!(
+            action["fresh_jobs"].as_u64() > Some(0),
+            with_fresh,
+            "{action}"
+        );
     }
 }

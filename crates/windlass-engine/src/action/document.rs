@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    ActionCommand, ActionId, ActionState, Filter, Job, JobId, QueueName, RevivalTally, SkipReason,
-    StopReason, Timestamp, WaitingFor,
+    ActionCommand, ActionId, ActionState, Filter, Job, JobId, QueueName, SkipReason, StopReason,
+    Timestamp, WaitingFor,
 };
 use windlass_store::{Document, Expected, PAGE_MAX, StoreError, compare_and_set};
 
@@ -21,6 +21,9 @@ const ENDED: &str = "ended-actions";
 const ENDED_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The most failures of single jobs that an action remembers. It counts all of them.
 const FAILURES_MAX: usize = 100;
+
+/// The most characters of such a failure.
+const ERROR_CHARS_MAX: usize = 500;
 
 /// A bulk action or a replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,6 +75,9 @@ pub struct Action {
     pub(super) held: Vec<JobId>,
     /// Up to when the rate is used up.
     pub(super) paced_at: Timestamp,
+    /// Whether its end, or its stop, was emitted and audited.
+    #[serde(default)]
+    pub(super) is_reported: bool,
     /// The runner that carries it on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lease: Option<ActionLease>,
@@ -124,6 +130,7 @@ impl Action {
             walk_after: Some(newest_id(now)),
             held: Vec::new(),
             paced_at: now,
+            is_reported: false,
             lease: None,
         }
     }
@@ -143,6 +150,12 @@ impl Action {
         job.changed_at() <= self.created_at
     }
 
+    /// Whether another runner holds the action at `now`.
+    pub(super) fn is_held_by_other(&self, holder: &str, now: Timestamp) -> bool {
+        let lease = self.lease.as_ref();
+        lease.is_some_and(|lease| lease.holder != holder && lease.until > now)
+    }
+
     /// Whether no job is left to change.
     pub(super) fn is_walked(&self) -> bool {
         self.walk_after.is_none() && self.held.is_empty()
@@ -160,28 +173,23 @@ impl Action {
             self.failures.push(ItemFailure {
                 job_id,
                 reason,
-                error,
+                error: error.chars().take(ERROR_CHARS_MAX).collect(),
             });
         }
     }
 
     /// Applies a command of a person.
-    pub(super) fn command(
-        &mut self,
-        next: ActionState,
-        command: ActionCommand,
-        tally: &RevivalTally,
-        now: Timestamp,
-    ) {
+    pub(super) fn command(&mut self, next: ActionState, command: ActionCommand, now: Timestamp) {
         self.state = next;
         self.waiting_for = None;
         self.waiting_queue = None;
         if let (ActionCommand::Continue, Work::Replay { progress, .. }) = (command, &mut self.work)
         {
-            progress.restart(tally);
+            progress.restart();
             self.stop_reason = None;
         }
         self.ended_at = next.is_final().then_some(now);
+        self.is_reported = next.is_final(); // the person who ended it knows
     }
 
     /// Ends the action. Jobs that matched but were not found again have changed in the meantime.
@@ -260,11 +268,12 @@ pub(super) async fn find(engine: &Engine, id: ActionId) -> Result<Option<Action>
     Ok(None)
 }
 
+/// Stores a new action, unless it exists: an insert whose result is unknown can be repeated.
 pub(super) async fn insert(engine: &Engine, action: &Action) -> Result<(), StoreError> {
     let (name, value) = (action.id.to_string(), json(action));
     let store = engine.store();
-    // `Any`, so that an insert whose result is unknown can be repeated.
-    let written = store.put_document(LIVE, &name, &value, Expected::Any, None, engine.now());
+    let absent = Expected::Absent;
+    let written = store.put_document(LIVE, &name, &value, absent, None, engine.now());
     written.await.map(|_| ())
 }
 
@@ -315,7 +324,9 @@ pub(super) async fn lease(
         let other = action.lease.as_ref().filter(|lease| lease.holder != holder);
         let is_alive =
             |lease: &&ActionLease| !is_exclusive || lease.holder.starts_with(engine.instance());
-        let is_held = other.filter(is_alive).is_some_and(|lease| lease.until > now);
+        let is_held = other
+            .filter(is_alive)
+            .is_some_and(|lease| lease.until > now);
         if is_held || action.state != ActionState::Running {
             return Err(ActionError::NotFound(id));
         }
@@ -341,21 +352,63 @@ pub(super) async fn save(engine: &Engine, progress: &Action) -> Result<Action, A
         }
         Ok(())
     };
-    let action = update(engine, progress.id, merge).await?;
-    if action.state.is_final() {
-        archive(engine, &action).await?;
+    match update(engine, progress.id, merge).await {
+        Err(ActionError::NotFound(id)) => {
+            // A person ended it in the meantime: its figures are still to be written.
+            let mut ended = find(engine, id).await?.ok_or(ActionError::NotFound(id))?;
+            merge(&mut ended)?;
+            put_ended(engine, &ended).await?;
+            Ok(ended)
+        }
+        saved => saved,
     }
-    Ok(action)
+}
+
+/// Gives an action up, so that another runner can try.
+pub(super) async fn release(
+    engine: &Engine,
+    id: ActionId,
+    holder: &str,
+) -> Result<(), ActionError> {
+    let release = |action: &mut Action| {
+        action.lease = action.lease.take().filter(|lease| lease.holder != holder);
+        Ok(())
+    };
+    match update(engine, id, release).await {
+        Err(ActionError::NotFound(_)) => Ok(()),
+        released => released.map(|_| ()),
+    }
+}
+
+/// Marks the end of an action as reported.
+pub(super) async fn mark_reported(engine: &Engine, id: ActionId) -> Result<(), ActionError> {
+    let mark = |action: &mut Action| {
+        action.is_reported = true;
+        Ok(())
+    };
+    update(engine, id, mark).await.map(|_| ())
 }
 
 /// Moves an ended action to the collection where it expires.
-pub(super) async fn archive(engine: &Engine, action: &Action) -> Result<(), StoreError> {
+pub(super) async fn archive(engine: &Engine, id: ActionId) -> Result<(), ActionError> {
+    let (store, name) = (engine.store(), id.to_string());
+    compare_and_set(contended, || async {
+        let Some(document) = store.document(LIVE, &name, engine.now()).await? else {
+            return Ok(Some(()));
+        };
+        put_ended(engine, &read(&document)?).await?;
+        let expected = Expected::Version(document.version);
+        let removed = store.remove_document(LIVE, &name, expected).await?;
+        Ok(removed.version().map(|_| ()))
+    })
+    .await
+}
+
+async fn put_ended(engine: &Engine, action: &Action) -> Result<(), StoreError> {
     let (store, name, now) = (engine.store(), action.id.to_string(), engine.now());
     let (value, expires_at) = (json(action), Some(now.saturating_add(ENDED_KEPT)));
     let put = store.put_document(ENDED, &name, &value, Expected::Any, expires_at, now);
-    put.await?;
-    store.remove_document(LIVE, &name, Expected::Any).await?;
-    Ok(())
+    put.await.map(|_| ())
 }
 
 fn json(action: &Action) -> serde_json::Value {

@@ -1,14 +1,16 @@
 //! The loop that carries actions on. Every worker and server process has one.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::{
-    ActionId, ActionState, ReplayStep, RevivalTally, StopReason, WaitingFor, allowance, paced_until,
+    ActionId, ActionState, ReplayStep, RevivalTally, StopReason, Timestamp, WaitingFor, allowance,
+    paced_until,
 };
 
 use super::document::{self, Action};
@@ -16,6 +18,7 @@ use super::{ActionError, Work, count, step};
 use crate::audit::{Actor, Audit};
 use crate::engine::Engine;
 use crate::event::ActionEvent;
+use crate::poison::lock;
 use crate::saturate::to_u64;
 use crate::watchdog::Pulse;
 
@@ -40,6 +43,8 @@ pub struct ActionRunnerConfig {
     /// How much longer one change of jobs should take than a change of a few jobs, at most. Larger
     /// batches would delay claims and settles. 4 ms, or as long as a change of a few jobs.
     pub batch_time: Duration,
+    /// How long an action is left alone after a failed step. 5 s.
+    pub retry: Duration,
     /// The time after which progress is written. 200 ms.
     pub save_every: Duration,
 }
@@ -51,6 +56,7 @@ impl Default for ActionRunnerConfig {
             every: Duration::from_millis(100),
             idle: Duration::from_secs(1),
             batch_time: Duration::from_millis(4),
+            retry: Duration::from_secs(5),
             save_every: Duration::from_millis(200),
         }
     }
@@ -74,6 +80,8 @@ pub struct ActionRunner {
     audit: Audit,
     holder: String,
     config: ActionRunnerConfig,
+    /// Actions whose last step failed here, and until when to leave them alone.
+    failed: Mutex<BTreeMap<ActionId, Timestamp>>,
     /// How many jobs to change at once.
     batch: AtomicUsize,
     /// Counts the changes.
@@ -91,6 +99,7 @@ impl ActionRunner {
             engine,
             holder,
             config,
+            failed: Mutex::default(),
             batch: AtomicUsize::new(BATCH_MIN * 5),
             changes: AtomicUsize::new(0),
             small_micros: AtomicU64::new(u64::MAX),
@@ -99,16 +108,42 @@ impl ActionRunner {
 
     /// Takes one step of every action that no other runner holds.
     pub async fn pass(&self) -> Result<Activity, ActionError> {
+        let now = self.engine.now();
         let mut activity = Activity::Idle;
         for action in document::live(&self.engine).await? {
-            if action.state.is_final() {
-                document::archive(&self.engine, &action).await?; // a crash left it here
+            let id = action.id;
+            if lock(&self.failed)
+                .get(&id)
+                .is_some_and(|until| now < *until)
+            {
+                continue;
             }
-            if action.state == ActionState::Running {
-                activity = activity.max(self.carry_on(action.id).await?);
+            let done = match action.state {
+                ActionState::Running => self.carry_on(id).await,
+                // A runner that died after the last step left the rest to others.
+                _ if action.is_held_by_other(&self.holder, now) => Ok(Activity::Idle),
+                _ => self.end(&action).await.map(|()| Activity::Idle),
+            };
+            match done {
+                Ok(done) => {
+                    lock(&self.failed).remove(&id);
+                    activity = activity.max(done);
+                }
+                Err(error) => self.give_up(id, &error).await,
             }
         }
         Ok(activity)
+    }
+
+    /// Leaves an action alone for some seconds, so that it stops no other action, and another node
+    /// can try it.
+    async fn give_up(&self, id: ActionId, error: &ActionError) {
+        warn!(action.id = %id, %error, "a step of a bulk action failed; trying again later");
+        let until = self.engine.now().saturating_add(self.config.retry);
+        lock(&self.failed).insert(id, until);
+        if let Err(error) = document::release(&self.engine, id, &self.holder).await {
+            warn!(action.id = %id, %error, "giving up a bulk action failed; its lease will expire");
+        }
     }
 
     async fn carry_on(&self, id: ActionId) -> Result<Activity, ActionError> {
@@ -124,10 +159,22 @@ impl ActionRunner {
         }
         // Jobs were changed even if a later step failed.
         let saved = document::save(&self.engine, &action).await?;
-        if saved.state != ActionState::Running && saved.state == action.state {
-            self.report_end(&saved).await?;
+        if saved.state != ActionState::Running {
+            self.end(&saved).await?;
         }
         done
+    }
+
+    /// Reports that an action ended or stopped itself, and puts an ended one away.
+    async fn end(&self, action: &Action) -> Result<(), ActionError> {
+        if action.state != ActionState::Paused && !action.is_reported {
+            self.report_end(action).await?;
+            document::mark_reported(&self.engine, action.id).await?;
+        }
+        if action.state.is_final() {
+            document::archive(&self.engine, action.id).await?;
+        }
+        Ok(())
     }
 
     /// Takes steps until it is time to write the progress.
@@ -244,7 +291,11 @@ impl ActionRunner {
         limit: usize,
     ) -> Result<step::StepResult, ActionError> {
         let is_small = self.changes.fetch_add(1, Ordering::Relaxed) % SMALL_EVERY == 0;
-        let limit = if is_small { limit.min(BATCH_MIN) } else { limit };
+        let limit = if is_small {
+            limit.min(BATCH_MIN)
+        } else {
+            limit
+        };
         let before = action.clone();
         let result = step::take(&self.engine, action, limit).await;
         let result = result.inspect_err(|_| *action = before)?; // the jobs are still to do

@@ -82,7 +82,8 @@ async fn next_jobs(
 ) -> Result<Vec<Job>, StoreError> {
     let store = engine.store();
     if !action.held.is_empty() {
-        let held = std::mem::take(&mut action.held);
+        let later = action.held.split_off(limit.min(action.held.len()));
+        let held = std::mem::replace(&mut action.held, later);
         let found = store.get(&held).await?;
         for (id, job) in held.iter().zip(&found) {
             if job.is_none() {

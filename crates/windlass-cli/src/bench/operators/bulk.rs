@@ -53,9 +53,19 @@ pub(super) async fn measure(
         ("revive", ListedState::Dead, &revive, false),
         ("revive, with fresh jobs", ListedState::Dead, &revive, true),
         ("reprioritise", ListedState::Ready, &prioritise, false),
-        ("reprioritise, with fresh jobs", ListedState::Ready, &prioritise, true),
+        (
+            "reprioritise, with fresh jobs",
+            ListedState::Ready,
+            &prioritise,
+            true,
+        ),
         ("delete", ListedState::Dead, &BulkChange::Delete, false),
-        ("delete, with fresh jobs", ListedState::Dead, &BulkChange::Delete, true),
+        (
+            "delete, with fresh jobs",
+            ListedState::Dead,
+            &BulkChange::Delete,
+            true,
+        ),
     ] {
         let new = NewAction {
             filter: Filter::state(state),

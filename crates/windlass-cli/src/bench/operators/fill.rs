@@ -33,8 +33,16 @@ pub(super) const KINDS: [&str; 10] = [
 ];
 /// Causes differ in this word and in the queue. Numbers in a text do not make another cause.
 const PROBLEMS: [&str; 10] = [
-    "refused", "reset", "expired", "missing", "locked", "corrupt", "rejected", "unknown",
-    "forbidden", "exceeded",
+    "refused",
+    "reset",
+    "expired",
+    "missing",
+    "locked",
+    "corrupt",
+    "rejected",
+    "unknown",
+    "forbidden",
+    "exceeded",
 ];
 
 /// Stores dead jobs. Returns the number of an old job, and the id of a job that is older than nine

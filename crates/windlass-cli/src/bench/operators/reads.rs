@@ -52,7 +52,9 @@ pub(super) async fn measure(
             ..Page::first(PAGE)
         };
         let after = ListCursor {
-            finished_at: deep_job.finished_at().filter(|_| order == ListOrder::Finished),
+            finished_at: deep_job
+                .finished_at()
+                .filter(|_| order == ListOrder::Finished),
             id: deep_job.id,
         };
         let deep = Page {
@@ -84,7 +86,10 @@ async fn lists(
         ..dead()
     };
     let by_kind = Filter {
-        queue: QUEUES.first().map(|name| QueueName::new(name)).transpose()?,
+        queue: QUEUES
+            .first()
+            .map(|name| QueueName::new(name))
+            .transpose()?,
         kind: KINDS.first().map(|name| Kind::new(name)).transpose()?,
         ..dead()
     };
