@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use windlass_core::{
     ActionId, ActionState, BulkChange, BulkRevival, Filter, JobId, Patch, PayloadPatch, QueueName,
@@ -281,7 +282,7 @@ pub struct BulkAction {
     /// Most jobs to change per second. Null if there is no limit.
     pub rate: Option<u32>,
     /// The fields of the action.
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "read_fields")]
     pub fields: BulkActionFields,
     /// Why, in the words of the operator.
     pub reason: String,
@@ -313,6 +314,25 @@ request! {
         /// For `patch`: the fields. The patch of the payload only with the scope `read-payload`.
         pub patch: JobPatch,
     }
+}
+
+/// The names of the fields of [`BulkActionFields`].
+const FIELDS: [&str; 7] = [
+    "failures",
+    "payload_patch",
+    "run_at",
+    "force",
+    "queue",
+    "priority",
+    "patch",
+];
+
+/// Reads the fields of one action from the other fields of its object. Serde buffers the fields of a
+/// flattened struct, and patches, which are raw JSON, cannot be read from that buffer.
+fn read_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BulkActionFields, D::Error> {
+    let mut fields = serde_json::Map::<String, Value>::deserialize(deserializer)?;
+    fields.retain(|name, _| FIELDS.contains(&name.as_str()));
+    serde_json::from_value(Value::Object(fields)).map_err(D::Error::custom)
 }
 
 /// A job that an action could not change.

@@ -151,3 +151,20 @@ fn a_diff_has_the_fields_that_change() {
     let removed = serde_json::to_value(removed.changes).unwrap();
     assert_eq!(removed, json!({"state": {"from": "ready", "to": null}}));
 }
+
+#[test]
+fn a_client_reads_all_fields_of_a_bulk_action() {
+    let action = json!({
+        "id": "00000000-0000-0000-0000-000000000001", "action": "patch", "state": "running",
+        "matched": 1, "to_do": 1, "done": 0, "skipped": 0, "skipped_by": {}, "waiting_for": null,
+        "waiting_queue": null, "filter": {"queue": "q"}, "rate": null, "failures": "keep",
+        "payload_patch": {"a": null}, "run_at": "2026-01-01T00:00:00Z", "force": true,
+        "queue": "r", "priority": 3, "patch": {"payload": [{"op": "remove", "path": "/a"}]},
+        "reason": "why", "created_at": "2026-01-01T00:00:00Z", "created_by": "ann",
+        "ended_at": null, "item_failures": [],
+    });
+    let mut newer = action.clone();
+    newer["field_of_a_newer_server"] = json!(1);
+    let read: BulkAction = serde_json::from_str(&newer.to_string()).unwrap();
+    assert_eq!(serde_json::to_value(read).unwrap(), action);
+}
