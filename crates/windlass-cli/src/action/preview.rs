@@ -3,12 +3,17 @@
 use std::io::Write as _;
 
 use serde::Serialize;
-use windlass_api::{ActionPreview, Job, JobDiff, Page};
+use windlass_api::{ActionPreview, FieldChange, Job, JobDiff, Page};
 
 use crate::output::{Cell, Column, Format, Listed, Output, Tone, word};
 
 /// The most characters of the changes of a job in a table.
 const CHANGES_CHARS_MAX: usize = 120;
+
+/// The fields that a table shows first. The others follow from them.
+const FIRST: [&str; 8] = [
+    "state", "queue", "priority", "payload", "tags", "retry", "failures", "run_at",
+];
 
 /// One of the matching jobs, and what the action would change in it.
 #[derive(Debug, Serialize)]
@@ -39,10 +44,17 @@ fn changes(diff: &JobDiff) -> Cell {
     if let Some(refused) = &diff.refused {
         return Cell::short(&format!("none: {refused}"), CHANGES_CHARS_MAX).tone(Tone::Bad);
     }
-    let changes = diff.changes.iter().flatten();
-    let texts: Vec<String> = changes
-        .map(|(name, change)| format!("{name}: {} → {}", word(&change.from), word(&change.to)))
-        .collect();
+    let mut changes: Vec<_> = diff.changes.iter().flatten().collect();
+    changes.sort_by_key(|(name, _)| {
+        FIRST
+            .iter()
+            .position(|first| first == name)
+            .unwrap_or(usize::MAX)
+    });
+    let change = |(name, change): (&String, &FieldChange)| {
+        format!("{name}: {} → {}", word(&change.from), word(&change.to))
+    };
+    let texts: Vec<String> = changes.into_iter().map(change).collect();
     Cell::short(&texts.join(", "), CHANGES_CHARS_MAX)
 }
 
