@@ -1,7 +1,10 @@
 //! `windlass bulk`, and changes of jobs by filter, through a running server and on a store.
 
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
+use crate::support::command;
 use crate::support::failing::{FailingQueue, run_on};
 
 #[test]
@@ -186,6 +189,35 @@ fn a_bulk_action_is_paused_resumed_and_aborted() {
     assert!(code == 1 && stderr.contains("was aborted"), "{stderr}");
     let ended: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(ended["state"], "aborted");
+}
+
+#[test]
+fn ctrl_c_leaves_the_action_to_the_server() {
+    let world = FailingQueue::new(200);
+    let start = "bulk start --action revive --queue mail --reason slow --rate 1 --yes --wait --url";
+    let start: Vec<&str> = start
+        .split(' ')
+        .chain([world.server.url.as_str()])
+        .collect();
+    let mut waiting = command(&start);
+    waiting.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let waiting = waiting.spawn().expect("it starts");
+    // The command waits since it created the action, so before the server changes a job.
+    while world.server.get("/api/v1/bulk-actions")["data"][0]["done"].as_u64() < Some(1) {
+        std::thread::yield_now();
+    }
+    let pid = waiting.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.expect("kill").success());
+    let done = waiting.wait_with_output().expect("its end");
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("interrupted") && stderr.contains("is not aborted"),
+        "{stderr}"
+    );
+    let actions = world.json(&["bulk", "list"]);
+    assert_eq!(actions["data"][0]["state"], "running");
 }
 
 #[test]
