@@ -22,7 +22,7 @@ use revive::ReviveJobs;
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobsCommand {
     /// List jobs.
-    List(ListJobs),
+    List(Box<ListJobs>),
     /// Show a job with its latest attempts and its next retry.
     Show(ShowJob),
     /// List the attempts of a job that have ended, newest first.
@@ -34,7 +34,7 @@ pub(crate) enum JobsCommand {
     /// Cancel jobs, by id or by filter. The worker of a running job is asked to stop it.
     Cancel(Box<CancelJobs>),
     /// Write all matching jobs as JSON, one on each line.
-    Export(ExportJobs),
+    Export(Box<ExportJobs>),
 }
 
 #[derive(Debug, Args)]

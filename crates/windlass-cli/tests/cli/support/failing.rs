@@ -49,12 +49,14 @@ impl FailingQueue {
     /// Returns the number of jobs of a queue in a state.
     pub(crate) fn count(&self, queue: &str, state: &str) -> Value {
         let queue = self.server.get(&format!("/api/v1/queues/{queue}"));
-        queue["counts"][state].clone()
+        let count = queue.pointer(&format!("/counts/{state}"));
+        count.cloned().expect("a count")
     }
 
     pub(crate) fn fingerprint(&self) -> String {
         let failures = self.server.get("/api/v1/failures");
-        let fingerprint = failures["data"][0]["fingerprint"].as_str();
+        let fingerprint = failures.pointer("/data/0/fingerprint");
+        let fingerprint = fingerprint.and_then(Value::as_str);
         fingerprint.expect("a fingerprint").to_owned()
     }
 }
@@ -72,15 +74,21 @@ pub(crate) fn run_on(backend: &[&str], arguments: &[&str]) -> (i32, String, Stri
 
 /// Returns the body that settles all claimed jobs alike.
 fn outcomes(claimed: &Value, outcome: &str) -> Value {
-    let jobs = claimed["data"].as_array().expect("jobs").iter();
-    let outcomes = jobs.map(|job| {
-        let mut settled = json!({"id": job["id"], "attempt": job["attempt"], "outcome": outcome});
-        if outcome == "failed" {
-            settled["error"] = "smtp: refused".into();
+    let outcomes = jobs(claimed).iter().map(|job| {
+        let (id, attempt) = (job.get("id"), job.get("attempt"));
+        match outcome {
+            "failed" => {
+                json!({"id": id, "attempt": attempt, "outcome": outcome, "error": "smtp: refused"})
+            }
+            outcome => json!({"id": id, "attempt": attempt, "outcome": outcome}),
         }
-        settled
     });
     json!({"worker": "w", "outcomes": outcomes.collect::<Vec<Value>>()})
+}
+
+fn jobs(claimed: &Value) -> &[Value] {
+    let jobs = claimed.get("data").and_then(Value::as_array);
+    jobs.expect("jobs")
 }
 
 /// A worker of the queue `mail` that reports the same outcome for all jobs. Stops when dropped.
@@ -110,10 +118,7 @@ fn work(address: SocketAddr, outcome: &str) {
     let claimed = ask(address, "POST", "/api/v1/claim", None, Some(&claim));
     let (status, claimed) = claimed.expect("an answer");
     assert_eq!(status, 200, "{claimed}");
-    if claimed["data"]
-        .as_array()
-        .is_some_and(|jobs| !jobs.is_empty())
-    {
+    if !jobs(&claimed).is_empty() {
         let body = outcomes(&claimed, outcome);
         ask(address, "POST", "/api/v1/settle", None, Some(&body)).expect("an answer");
     }
