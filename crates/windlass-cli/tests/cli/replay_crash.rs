@@ -1,5 +1,11 @@
 //! Kills servers while a replay runs. Each job is revived exactly once, whoever carries the replay
 //! on.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "helpers of a test: a missing field fails it, and a clock bounds its waits"
+)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

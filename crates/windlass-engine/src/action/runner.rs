@@ -290,7 +290,8 @@ impl ActionRunner {
         action: &mut Action,
         limit: usize,
     ) -> Result<step::StepResult, ActionError> {
-        let is_small = self.changes.fetch_add(1, Ordering::Relaxed) % SMALL_EVERY == 0;
+        let change = self.changes.fetch_add(1, Ordering::Relaxed);
+        let is_small = change.is_multiple_of(SMALL_EVERY);
         let limit = if is_small {
             limit.min(BATCH_MIN)
         } else {
