@@ -45,7 +45,7 @@ pub enum FirstOutcome {
     FailedAlike,
 }
 
-/// What became of a job since a replay revived it.
+/// The result of a revival by a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RevivalResult {
     /// It has no counted outcome yet.
@@ -150,7 +150,7 @@ impl RevivalTally {
 }
 
 impl Job {
-    /// The replay that last revived the job, and what became of it since.
+    /// The replay that last revived the job, and its result.
     pub fn revival_result(&self) -> Option<(ActionId, RevivalResult)> {
         let revived = self.interventions.revived.as_ref()?;
         let final_state = match &self.state_details {

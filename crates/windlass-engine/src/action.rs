@@ -131,7 +131,7 @@ pub struct ActionPreview {
 pub struct ActionStatus {
     /// The action.
     pub action: Action,
-    /// What became of the jobs that a replay revived.
+    /// The results of the jobs that a replay revived.
     pub tally: RevivalTally,
 }
 

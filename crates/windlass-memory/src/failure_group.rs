@@ -1,4 +1,4 @@
-//! Failure groups, and what became of jobs that replays revived.
+//! Failure groups, and the results of jobs that replays revived.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -96,7 +96,7 @@ create table windlass.group_changes (
     sample       uuid
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- What became of the jobs that a replay revived, and changes that are not added yet.
+-- The results of the jobs that a replay revived, and changes that are not added yet.
 create table windlass.revival_tallies (
     replay uuid   not null,
     count  text   not null collate "C",

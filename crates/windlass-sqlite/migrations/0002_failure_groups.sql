@@ -22,7 +22,7 @@ create table failure_groups (
     primary key (queue, kind, fingerprint)
 ) strict, without rowid;
 
--- What became of the jobs that replays revived.
+-- The results of the jobs that replays revived.
 create table revivals (
     replay             blob    not null primary key,
     pending            integer not null,

@@ -32,7 +32,7 @@ pub struct ActionStep {
     pub action: ActionId,
     /// Jobs whose state changed later than this are left alone.
     pub frozen_at: Timestamp,
-    /// Whether the action is a replay, which counts what becomes of the jobs that it revives.
+    /// Whether the action is a replay, which counts the results of the jobs that it revives.
     pub is_replay: bool,
 }
 

@@ -232,7 +232,7 @@ pub trait Store {
     ) -> Result<Vec<FailureGroup>, StoreError>
     where capped(PAGE_MAX, limit);
 
-    /// Returns what became of the jobs that a replay revived. The numbers are exact: they change in
+    /// Returns the results of the jobs that a replay revived. The numbers are exact: they change in
     /// the same step as the jobs.
     async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError>;
 

@@ -50,7 +50,7 @@ pub struct Action {
     pub ended_at: Option<Timestamp>,
     /// How many jobs matched when it was created.
     pub matched: u64,
-    /// How many jobs it changed. A replay counts what became of its jobs instead.
+    /// How many jobs it changed. A replay counts the results of its jobs instead.
     pub done: u64,
     /// How many jobs it left alone, by reason.
     #[serde(default)]

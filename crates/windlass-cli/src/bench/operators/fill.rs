@@ -84,7 +84,8 @@ fn job(number: u64, now: Timestamp, random: u64) -> anyhow::Result<Job> {
     let new = NewJob {
         payload: Payload::from_stored(&payload),
         queue: QueueName::new(name(&QUEUES, 1))?,
-        max_attempts: (number % EXHAUSTED_ONE_IN == 0)
+        max_attempts: number
+            .is_multiple_of(EXHAUSTED_ONE_IN)
             .then(|| AttemptLimit::from_max_attempts(1))
             .transpose()?
             .flatten(),
