@@ -1,6 +1,6 @@
 -- Ends attempts with success: moves their jobs to `finished`, counts them, and frees their unique keys. Leaves out jobs
 -- that operators changed: for these, `core` decides what else to count.
---   $1 ids, $2 attempts, $3 results, $4 details, $5 now, $6 whether to fail (division by zero) if a job is left out
+--   $1 ids, $2 attempts, $3 results, $4 details, $5 now
 with report as (
     select * from unnest($1::uuid[], $2::integer[], $3::text[], $4::text[]) as report (id, attempt, result, detail)
 ), done as (
@@ -34,10 +34,5 @@ with report as (
     update windlass.unique_keys as held set living = false from done
     where done.unique_key is not null and held.queue = done.queue and held.key = done.unique_key and held.job = done.id
       and done.key_until > $5
-), checked as materialized (
-    select 1 / (case when $6 and (select count(*) from done) < cardinality($1) and exists (
-        select from windlass.jobs
-        where id = any ($1) and lease_until is not null and interventions is not null
-    ) then 0 else 1 end) as ok
 )
-select done.id, done.attempt, done.failures, done.snoozes, checked.ok from checked left join done on true
+select id, attempt, failures, snoozes from done

@@ -78,7 +78,7 @@ impl DriverError {
     }
 
     /// Whether a check inside a statement failed: `refuse_finished_ids.sql` found the id of a
-    /// finished job, or `succeed.sql` a job that it left out.
+    /// finished job.
     pub(crate) fn is_failed_check(&self) -> bool {
         self.code()
             .is_some_and(|code| *code == SqlState::DIVISION_BY_ZERO)

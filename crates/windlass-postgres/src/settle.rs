@@ -86,33 +86,23 @@ pub(crate) async fn settle_all(
         let report = reports.get(*position).map(|report| &report.report);
         matches!(report, Some(Report::Succeeded(_)))
     });
-    let only_successes = others.is_empty() && successes.len() == reports.len();
-    let mut own_transaction = only_successes;
-    let mut done = succeed(session, reports, &successes, own_transaction, now).await;
-    if own_transaction && done.as_ref().is_err_and(DriverError::is_failed_check) {
-        // Operators changed one of the jobs, so `core` decides about it in the same transaction.
-        own_transaction = false;
-        done = succeed(session, reports, &successes, own_transaction, now).await;
-    }
-    let done = done?;
+    let only_successes = others.is_empty();
+    let done = succeed(session, reports, &successes, only_successes, now).await?;
     let mut others = others;
     for position in successes {
         let Some(report) = reports.get(position) else {
             continue;
         };
-        if let (Some(settlement), Some(answer)) =
-            (done.get(&report.attempt_id), answers.get_mut(position))
-        {
-            *answer = Some(Settled::Done(settlement.clone()));
-        } else if !own_transaction {
-            others.push(position);
+        match (done.get(&report.attempt_id), answers.get_mut(position)) {
+            (Some(settlement), Some(answer)) => *answer = Some(Settled::Done(settlement.clone())),
+            // Operators may have changed the job, so `core` decides about it. If the successes were
+            // a transaction of their own, this is a second one.
+            _ => others.push(position),
         }
     }
     let mut ended = end_running(session, settings, reports, &others, now).await?;
     let changes = ended.write(session, groups, now).await?;
-    if !own_transaction {
-        session.commit().await?;
-    }
+    session.commit().await?;
     groups.remember(changes.failed(), now);
     let waiting = ended.waiting();
     for (position, ended) in ended.positions.into_iter().zip(ended.jobs) {
@@ -169,7 +159,7 @@ async fn succeed(
         .map(|report| report.detail.as_ref().map(ToString::to_string))
         .collect();
     let sql = include_str!("../sql/succeed.sql");
-    let params = params![ids, attempts, results, details, Time(now), own_transaction];
+    let params = params![ids, attempts, results, details, Time(now)];
     let rows = if own_transaction {
         session.single(sql, params).await?
     } else {
@@ -183,9 +173,6 @@ async fn succeed(
         })
         .collect();
     for found in &rows {
-        if found.try_get::<_, Option<uuid::Uuid>>(0)?.is_none() {
-            continue; // nothing succeeded
-        }
         let attempt = attempt_id(found)?;
         let result = results.get(&attempt).cloned().flatten();
         let (failures, snoozes) = (row::count(found, 2)?, row::count(found, 3)?);

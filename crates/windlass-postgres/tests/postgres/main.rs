@@ -6,6 +6,7 @@ mod migration;
 mod model;
 mod plans;
 mod pooler;
+mod races;
 mod rows;
 mod server;
 mod tallies;

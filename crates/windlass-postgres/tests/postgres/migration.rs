@@ -47,7 +47,7 @@ async fn version_1() -> (String, Client) {
 const WAITING: &str = "from pg_stat_activity
      where datname = current_database() and wait_event_type = 'Lock' and pid <> pg_backend_pid()";
 
-async fn wait_until_one_waits(client: &Client) {
+pub(crate) async fn wait_until_one_waits(client: &Client) {
     let sql = format!("select pid {WAITING}");
     while client
         .query(&sql, &[])

@@ -57,7 +57,7 @@ fn statements() -> Vec<(&'static str, String)> {
         ("promote", values(PROMOTE, &["now()", "5000"])),
         (
             "succeed",
-            values(SUCCEED, &[IDS, attempts, nothing, nothing, "now()", "true"]),
+            values(SUCCEED, &[IDS, attempts, nothing, nothing, "now()"]),
         ),
         ("due queues", due_queues),
         ("renew", values(RENEW, &[IDS, attempts, "now()"])),
