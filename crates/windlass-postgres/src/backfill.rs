@@ -5,8 +5,9 @@
 //! counts the jobs in their failure groups and saves the position. So it can be interrupted at any
 //! time. An advisory lock lets one node at a time take a step.
 
-use windlass_core::{Fingerprint, Job, Timestamp};
+use windlass_core::{Fingerprint, Job, Outcome, Timestamp};
 use windlass_store::StoreError;
+use windlass_store::stored::LastAttempt;
 
 use crate::connect::{ConnectionClass, Connections};
 use crate::error::DriverResult;
@@ -67,6 +68,8 @@ async fn step(session: &mut Session, settings: &Settings, groups: &Groups) -> Dr
     } else {
         FINISHED_COLUMNS
     };
+    // A cause does not depend on the payload and the options, which may be large.
+    let columns = columns.replace("payload, extra", "'null'::text, null::text");
     let next = format!("select id from {table} where id > $1 order by id limit $2");
     let next = session.query(&next, params![position, STEP_MAX]).await?;
     let is_last = i64::try_from(next.len()).is_ok_and(|rows| rows < STEP_MAX);
@@ -82,12 +85,18 @@ async fn step(session: &mut Session, settings: &Settings, groups: &Groups) -> Dr
     let rows = session
         .query(&sql, params![position, last.unwrap_or(position)])
         .await?;
-    let jobs: Vec<Job> = if table == JOBS {
-        read::active(session, settings, &rows).await?.0
+    let jobs: Vec<(Job, LastAttempt)> = if table == JOBS {
+        let (jobs, _) = read::active(session, settings, &rows).await?;
+        let jobs = jobs.into_iter();
+        jobs.map(|job| (job, LastAttempt::default())).collect()
     } else {
-        let (jobs, _) = split_unreadable(&rows, row::finished)?;
-        jobs.into_iter().map(|(job, _)| job).collect()
+        split_unreadable(&rows, row::finished)?.0
     };
+    let jobs = jobs.into_iter().map(|(mut job, last)| {
+        job.fingerprint = old_cause(&job, &last);
+        job
+    });
+    let jobs: Vec<Job> = jobs.filter(|job| job.group().is_some()).collect();
     write(session, groups, table, jobs).await?;
     save(session, table, last.filter(|_| !is_last)).await?;
     session.commit().await?;
@@ -101,10 +110,6 @@ async fn write(
     table: &str,
     mut jobs: Vec<Job>,
 ) -> DriverResult<()> {
-    for job in &mut jobs {
-        job.fingerprint = old_cause(job);
-    }
-    jobs.retain(|job| job.group().is_some());
     if jobs.is_empty() {
         return Ok(());
     }
@@ -136,17 +141,17 @@ fn hour(job: &Job) -> i64 {
     windlass_core::hour_of(job.group_seen_at())
 }
 
-/// The cause of a job that failed before causes were stored. A death that is not the end of a
-/// failed attempt has its reason as cause.
-fn old_cause(job: &Job) -> Option<Fingerprint> {
-    let died_without_error = job
-        .dead_reason()
-        .filter(|_| job.last_error.is_none() || job.finished_at() != job.failed_at);
-    match (died_without_error, &job.last_error) {
-        (Some(reason), _) => Some(Fingerprint::without_error(&job.kind, reason)),
-        (None, Some(error)) => Some(Fingerprint::new(&job.kind, error)),
-        (None, None) => None,
-    }
+/// The cause of a job that failed before causes were stored. A death has its reason as cause if it is
+/// not the end of an attempt with an error of its own.
+fn old_cause(job: &Job, last: &LastAttempt) -> Option<Fingerprint> {
+    let error = job.last_error.as_ref();
+    let of_error = error.map(|error| Fingerprint::new(&job.kind, error));
+    let Some(reason) = job.dead_reason() else {
+        return of_error;
+    };
+    let died_of_error = job.finished_at() == job.failed_at && last.outcome != Some(Outcome::Lost);
+    let of_reason = || Fingerprint::without_error(&job.kind, reason);
+    Some(of_error.filter(|_| died_of_error).unwrap_or_else(of_reason))
 }
 
 /// Saves the position behind the last job of a table; `None` if the table is done. The dead jobs

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use tokio_postgres::Client;
-use windlass_core::fixed_hash;
+use windlass_core::{DeadReason, Fingerprint, fixed_hash};
 use windlass_postgres::{MIGRATIONS, PostgresStore};
 use windlass_store::GroupFilter;
-use windlass_store::conformance::build::{Opened, at};
+use windlass_store::conformance::build::{Opened, at, kind};
 use windlass_testkit::cluster;
 
 use crate::tallies::check_recount;
 
-/// Creates a database of version 1 with 2,500 dead jobs and 2,500 that failed once.
+/// Creates a database of version 1 with 2,500 dead jobs and 2,500 that failed once. The payloads of the
+/// dead jobs are damaged: causes do not depend on them.
 async fn version_1() -> (String, Client) {
     let url = cluster::empty_database().await;
     let client = cluster::client(&url).await;
@@ -31,10 +32,12 @@ async fn version_1() -> (String, Client) {
          from generate_series(1, 2500) as n;
          insert into windlass.dead (id, queue, kind, rank, run_at, created_at, payload, attempt, failures, snoozes,
              losses_in_a_row, last_error, failed_at, state, reason, finished_at, outcome)
-         select gen_random_uuid(), 'mail', 'k', 0, '2026-01-01', '2026-01-01', '{{}}', 1, 1, 0, 0,
-             case when n % 3 = 0 then '{{\"message\":\"refused\"}}' end, case when n % 3 = 0 then '2026-01-02'::timestamptz end,
+         select gen_random_uuid(), 'mail', 'k', 0, '2026-01-01', '2026-01-01', '{{', 1, 1, 0, 0,
+             case when n % 6 = 0 then '{{\"message\":\"the lease expired\"}}'
+                 when n % 3 = 0 then '{{\"message\":\"refused\"}}' end,
+             case when n % 3 = 0 then '2026-01-02'::timestamptz end,
              'dead', case when n % 3 = 0 then 'exhausted' else 'expired' end, '2026-01-02',
-             case when n % 3 = 0 then 'failed' end
+             case when n % 6 = 0 then 'lost' when n % 3 = 0 then 'failed' end
          from generate_series(1, 2500) as n;
          insert into windlass.tallies values ('mail', 'dead', 2500)",
         first.sql
@@ -118,5 +121,16 @@ async fn an_interrupted_migration_continues() {
     assert_eq!(groups.iter().map(|group| group.retrying).sum::<u64>(), 2500);
     let mut errors: Vec<&str> = groups.iter().map(|group| group.error.as_str()).collect();
     errors.sort_unstable();
-    assert_eq!(errors, ["expired", "refused", "timed out"]);
+    assert_eq!(
+        errors,
+        ["expired", "refused", "the lease expired", "timed out"]
+    );
+    let lost = groups.iter().find(|group| group.error.contains("lease"));
+    let cause = lost.map(|group| group.key.fingerprint);
+    let expected = Fingerprint::without_error(&kind("k"), DeadReason::Exhausted);
+    assert_eq!(
+        cause,
+        Some(expected),
+        "a lost attempt has no error of its own"
+    );
 }
