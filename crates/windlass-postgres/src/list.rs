@@ -45,6 +45,9 @@ pub(crate) async fn list(
     let mut after = page.after;
     let mut step = page.limit.clamp(1, PAGE_MAX);
     let tables = tables(filter, page.order);
+    if tables.is_empty() {
+        return Ok(list.finish()); // no job can match, such as a running job that has finished
+    }
     let sql = outlines_sql(filter, &tables, page.order);
     // A job may move from `jobs` to another table and back meanwhile, so look there twice.
     let searched: Vec<&'static str> = match tables.as_slice() {

@@ -252,3 +252,22 @@ async fn a_list_by_cause_or_by_time_examines_only_what_it_shows() {
     assert_eq!(found.len(), 100);
     assert!(found.iter().all(|job| job.finished_at() == Some(at(1))));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filter_that_no_job_can_match_lists_nothing() {
+    let store = connect(&cluster::database().await).await;
+    put(&store, jobs(0..3)).await;
+    let finished_before = Filter {
+        finished_before: Some(at(5)),
+        ..Filter::state(ListedState::Ready)
+    };
+    let by_finish = Page {
+        order: ListOrder::Finished,
+        ..Page::first(10)
+    };
+    let running = Filter::state(ListedState::Running);
+    for (filter, page) in [(finished_before, Page::first(10)), (running, by_finish)] {
+        let listed = store.list(&filter, page, at(1)).await.unwrap();
+        assert_eq!((listed.jobs.len(), listed.next), (0, None));
+    }
+}
