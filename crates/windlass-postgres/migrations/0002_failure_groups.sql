@@ -16,6 +16,8 @@ alter table windlass.dead
 
 create index jobs_by_fingerprint on windlass.jobs (fingerprint, id) where fingerprint is not null;
 create index dead_by_fingerprint on windlass.dead (fingerprint, id) where fingerprint is not null;
+create index dead_by_fingerprint_and_time on windlass.dead (fingerprint, finished_at, id)
+    where fingerprint is not null;
 create index dead_by_time on windlass.dead (finished_at, id);
 create index finished_by_time on windlass.finished (finished_at, id);
 

@@ -184,6 +184,15 @@ const FITS_ACTIVE: &str = " and ($7::text is null or $7 = case
 const FITS_FINISHED: &str = " and ($6::text is null or reason = $6) and ($7::text is null or state = $7)
     and ($12::timestamptz is null or finished_at >= $12) and ($13::timestamptz is null or finished_at < $13)";
 
+/// The condition for jobs behind the position of a page and between the bounds of the filter.
+macro_rules! finished_range {
+    () => {
+        "($14::timestamptz is null or (finished_at, id) < ($14, $1))
+         and ($12::timestamptz is null or finished_at >= $12)
+         and ($13::timestamptz is null or finished_at < $13)"
+    };
+}
+
 /// Returns the SQL for outlines of jobs. A cause is found by its index; `between` keeps the planner
 /// from reading all jobs in their order instead.
 fn outlines_sql(filter: &Filter, tables: &[&str], order: ListOrder) -> String {
@@ -206,11 +215,14 @@ fn outlines_sql(filter: &Filter, tables: &[&str], order: ListOrder) -> String {
                 "fingerprint desc, id desc",
             ),
             ListOrder::Created => ("null::timestamptz", "id < $1", "id desc"),
+            ListOrder::Finished if has_index => (
+                "finished_at",
+                concat!("fingerprint between $5 and $5 and ", finished_range!()),
+                "fingerprint desc, finished_at desc, id desc",
+            ),
             ListOrder::Finished => (
                 "finished_at",
-                "($14::timestamptz is null or (finished_at, id) < ($14, $1))
-                 and ($12::timestamptz is null or finished_at >= $12)
-                 and ($13::timestamptz is null or finished_at < $13)",
+                finished_range!(),
                 "finished_at desc, id desc",
             ),
         };

@@ -230,6 +230,18 @@ async fn a_list_by_cause_or_by_time_examines_only_what_it_shows() {
     };
     let listed = store.list(&rare, Page::first(10), at(5)).await.unwrap();
     assert_eq!((listed.jobs.len(), listed.examined), (3, 3));
+    let by_time = Page {
+        order: ListOrder::Finished,
+        ..Page::first(2)
+    };
+    let listed = store.list(&rare, by_time, at(5)).await.unwrap();
+    assert_eq!((listed.jobs.len(), listed.examined), (2, 2));
+    let second = Page {
+        after: listed.next,
+        ..by_time
+    };
+    let listed = store.list(&rare, second, at(5)).await.unwrap();
+    assert_eq!((listed.jobs.len(), listed.examined), (1, 1));
     let between = Filter {
         finished_from: Some(at(1)),
         finished_before: Some(at(2)),
