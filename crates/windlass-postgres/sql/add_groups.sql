@@ -3,12 +3,17 @@
 with given as (
     select * from unnest($1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[])
         with ordinality as given (queue, kind, fingerprint, seen_at, error, number)
-), new as (
-    select given.*, row_number() over (partition by queue, kind order by number) + (
+), counted as materialized (
+    select queue, kind, (
         select count(*) from windlass.failure_groups as other
-        where other.queue = given.queue and other.kind = given.kind and other.fingerprint <> $7
+        where other.queue = pair.queue and other.kind = pair.kind and other.fingerprint <> $7
     ) as count
-    from given
+    from (select distinct queue, kind from given) as pair
+), new as (
+    select
+        queue, kind, fingerprint, seen_at, error,
+        row_number() over (partition by queue, kind, fingerprint = $7 order by number) + counted.count as count
+    from given join counted using (queue, kind)
     where not exists (
         select from windlass.failure_groups as known
         where (known.queue, known.kind, known.fingerprint) = (given.queue, given.kind, given.fingerprint)

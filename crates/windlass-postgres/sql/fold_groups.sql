@@ -1,5 +1,5 @@
--- Adds up to $1 changes to failure groups. Returns how many.
--- A group that another node has trimmed meanwhile comes back, without its error.
+-- Adds up to $1 changes to failure groups. Returns how many. The groups exist: the transaction of a change adds or locks
+-- its group, or the group has jobs or a recent failure, so that it is not trimmed.
 with taken as (
     delete from windlass.group_changes where ctid = any (array(select ctid from windlass.group_changes limit $1))
     returning *

@@ -10,11 +10,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio_postgres::Row;
 use windlass_core::{
-    Fingerprint, GROUP_NEW_AFTER, GROUPS_MAX, GroupKey, Job, JobId, Timestamp, fixed_hash, hour_of,
-    is_new_group,
+    Fingerprint, GROUP_NEW_AFTER, GROUPS_MAX, GroupKey, Job, JobId, Kind, QueueName, Timestamp,
+    fixed_hash, hour_of, is_new_group,
 };
 use windlass_store::{FailureGroup, GROUP_HOURS, GroupFilter, PAGE_MAX};
 
@@ -28,10 +29,15 @@ use crate::unreadable::skip_unreadable;
 /// The most groups that a node remembers.
 const KNOWN_MAX: usize = 10_000;
 
+/// How long a node remembers that a queue and kind has no space for another group.
+const FULL_FOR: Duration = Duration::from_secs(5);
+
 /// The groups that this node knows, and when it has last seen a failure in each.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: Mutex<HashMap<GroupKey, Timestamp>>,
+    /// The queues and kinds that had no space for another group, and when.
+    full: Mutex<HashMap<(QueueName, Kind), Timestamp>>,
 }
 
 /// Why jobs enter groups.
@@ -83,7 +89,7 @@ impl Groups {
             if unknown.is_empty() {
                 break;
             }
-            let (added, full) = add(session, &unknown, entry, now).await?;
+            let (added, full) = self.add(session, &unknown, entry, now).await?;
             new.extend(added);
             if full.is_empty() {
                 break;
@@ -97,9 +103,58 @@ impl Groups {
         Ok(new)
     }
 
+    /// Whether a group needs no look-up. One in which something failed in the last 24 h exists, and
+    /// is not new.
     fn knows(&self, key: &GroupKey, entry: Entry, now: Timestamp) -> bool {
         let last_seen_at = lock(&self.known).get(key).copied();
-        last_seen_at.is_some_and(|at| entry == Entry::Moved || !is_new_group(Some(at), now))
+        entry == Entry::Failed && last_seen_at.is_some_and(|at| !is_new_group(Some(at), now))
+    }
+
+    /// Adds the groups that do not exist yet. Returns the groups that are new, and those for which
+    /// there is no space.
+    async fn add(
+        &self,
+        session: &mut Session,
+        unknown: &BTreeMap<GroupKey, &Job>,
+        entry: Entry,
+        now: Timestamp,
+    ) -> DriverResult<(Vec<GroupKey>, BTreeSet<GroupKey>)> {
+        let old = Time(now.saturating_sub(GROUP_NEW_AFTER));
+        let existing = find(session, unknown.keys(), old).await?;
+        let is_stale = |at: &Timestamp| entry == Entry::Failed && is_new_group(Some(*at), now);
+        let stale = existing.iter().filter(|(_, at)| is_stale(at));
+        let stale: Vec<&GroupKey> = stale.map(|(key, _)| key).collect();
+        let mut new = renew(session, &stale, old, now).await?;
+        let absent = unknown
+            .iter()
+            .filter(|(key, _)| !existing.contains_key(key));
+        let absent: Vec<(&GroupKey, &Job)> = absent.map(|(key, job)| (key, *job)).collect();
+        let (full, fitting): (Vec<_>, Vec<_>) =
+            absent.iter().partition(|(key, _)| self.is_full(key, now));
+        let mut full: BTreeSet<GroupKey> = full.iter().map(|(key, _)| (*key).clone()).collect();
+        if !fitting.is_empty() {
+            // The jobs without space enter `other` in the second round. A transaction takes all
+            // locks at once and in order, so that two of them cannot deadlock.
+            let locks = absent.iter().map(|(key, _)| lock_number(key)).collect();
+            let (added, too_many) = insert(session, locks, &fitting).await?;
+            self.remember_full(&too_many, now);
+            new.extend(added);
+            full.extend(too_many);
+        }
+        Ok((new, full))
+    }
+
+    fn is_full(&self, key: &GroupKey, now: Timestamp) -> bool {
+        let pair = (key.queue.clone(), key.kind.clone());
+        let full_at = lock(&self.full).get(&pair).copied();
+        key.fingerprint != Fingerprint::OTHER && full_at.is_some_and(|at| now.since(at) < FULL_FOR)
+    }
+
+    fn remember_full(&self, too_many: &[GroupKey], now: Timestamp) {
+        let mut full = lock(&self.full);
+        full.retain(|_, at| now.since(*at) < FULL_FOR);
+        let pairs = too_many.iter();
+        full.extend(pairs.map(|key| ((key.queue.clone(), key.kind.clone()), now)));
     }
 
     /// Remembers groups that failed at `now`. Call it after the commit: a group of a transaction
@@ -118,60 +173,27 @@ impl Groups {
     /// Forgets all groups, because some were removed.
     pub(crate) fn forget(&self) {
         lock(&self.known).clear();
+        lock(&self.full).clear();
     }
 }
 
-/// Adds the groups that do not exist yet. Returns the groups that are new, and those for which
-/// there is no space.
-async fn add(
+/// Returns the groups that exist, and when they were last seen.
+async fn find(
     session: &mut Session,
-    unknown: &BTreeMap<GroupKey, &Job>,
-    entry: Entry,
-    now: Timestamp,
-) -> DriverResult<(Vec<GroupKey>, BTreeSet<GroupKey>)> {
+    keys: impl Iterator<Item = &GroupKey> + Clone,
+    old: Time,
+) -> DriverResult<BTreeMap<GroupKey, Timestamp>> {
     let Keys {
         queues,
         kinds,
         causes,
-    } = Keys::of(unknown.keys());
-    let (old, other) = (
-        Time(now.saturating_sub(GROUP_NEW_AFTER)),
-        cause(Fingerprint::OTHER),
-    );
+    } = Keys::of(keys);
     let sql = include_str!("../sql/find_groups.sql");
-    let params = params![queues, kinds, causes, old, other];
-    let (mut absent, mut stale, mut full) = (Vec::new(), Vec::new(), BTreeSet::new());
-    let all: Vec<(&GroupKey, &Job)> = unknown.iter().map(|(key, job)| (key, *job)).collect();
-    for found in session.query(sql, params).await? {
-        let position: i64 = found.try_get(0)?;
-        let position = usize::try_from(position - 1).unwrap_or(usize::MAX);
-        let Some((key, job)) = all.get(position) else {
-            continue;
-        };
-        let siblings: Option<i64> = found.try_get(2)?;
-        match (row::optional_time(&found, 1)?, siblings) {
-            (Some(last), _) if entry == Entry::Failed && is_new_group(Some(last), now) => {
-                stale.push(*key);
-            }
-            (Some(_), _) => {}
-            (None, siblings)
-                if siblings.map_or(0, unsigned) < GROUPS_MAX as u64
-                    || key.fingerprint == Fingerprint::OTHER =>
-            {
-                absent.push((*key, *job));
-            }
-            (None, _) => {
-                full.insert((*key).clone());
-            }
-        }
-    }
-    let mut new = renew(session, &stale, old, now).await?;
-    if !absent.is_empty() {
-        let (added, too_many) = insert(session, &absent).await?;
-        new.extend(added);
-        full.extend(too_many);
-    }
-    Ok((new, full))
+    let rows = session
+        .query(sql, params![queues, kinds, causes, old])
+        .await?;
+    let found = rows.iter().map(|row| Ok((key(row)?, row::time(row, 3)?)));
+    found.collect()
 }
 
 /// Marks groups as seen now that nothing failed in for long. Returns those that no one else has
@@ -200,6 +222,7 @@ async fn renew(
 /// groups, and those for which there is no space.
 async fn insert(
     session: &mut Session,
+    locks: BTreeSet<i64>,
     absent: &[(&GroupKey, &Job)],
 ) -> DriverResult<(Vec<GroupKey>, Vec<GroupKey>)> {
     let Keys {
@@ -215,7 +238,6 @@ async fn insert(
         .iter()
         .map(|(_, job)| job.group_error().replace('\0', "\u{fffd}"))
         .collect();
-    let locks: BTreeSet<i64> = absent.iter().map(|(key, _)| lock_number(key)).collect();
     let locks: Vec<i64> = locks.into_iter().collect();
     let (max, other) = (bigint(GROUPS_MAX as u64), cause(Fingerprint::OTHER));
     let exist = "select queue, kind, fingerprint from windlass.failure_groups
@@ -248,6 +270,25 @@ fn key(found: &Row) -> DriverResult<GroupKey> {
         kind: row::name(found, 1)?,
         fingerprint: row::fingerprint(found.try_get(2)?),
     })
+}
+
+/// Removes groups without jobs that were last seen before an instant. The caller has added all
+/// changes, and commits.
+pub(crate) async fn trim(session: &mut Session, before: Timestamp) -> DriverResult<()> {
+    let sql = include_str!("../sql/lock_empty_groups.sql");
+    let rows = session.query(sql, params![Time(before)]).await?;
+    let empty = skip_unreadable("failure group", &rows, key);
+    if empty.is_empty() {
+        return Ok(());
+    }
+    let Keys {
+        queues,
+        kinds,
+        causes,
+    } = Keys::of(empty.iter());
+    let sql = include_str!("../sql/trim_groups.sql");
+    session.query(sql, params![queues, kinds, causes]).await?;
+    Ok(())
 }
 
 pub(crate) async fn list(

@@ -11,7 +11,8 @@ use windlass_store::StoreError;
 
 use crate::connect::{ConnectionClass, Connections};
 use crate::error::DriverResult;
-use crate::param::{Time, params};
+use crate::failure_group;
+use crate::param::params;
 use crate::session::Session;
 use crate::tally_change;
 
@@ -82,8 +83,7 @@ pub(crate) async fn trim(
             .query(include_str!("../sql/fold_groups.sql"), params![STEP_MAX])
             .await?,
     )? {}
-    let sql = include_str!("../sql/trim_groups.sql");
-    session.query(sql, params![Time(groups_before)]).await?;
+    failure_group::trim(session, groups_before).await?;
     tally_change::trim_revivals(session, replays_before).await?;
     session.commit().await
 }
