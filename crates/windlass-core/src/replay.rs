@@ -323,9 +323,9 @@ impl ReplayProgress {
         last.is_some_and(|last| now.since(last) >= rules.canary_timeout())
     }
 
-    /// Returns how many of the last first outcomes were failures, and how many these were: at
-    /// least the size of the window once there are so many, and at most what arrived between two
-    /// decisions more.
+    /// Returns how many of the last first outcomes were failures, and how many outcomes these were:
+    /// the size of the window, plus at most what arrived between two decisions. Fewer until the
+    /// window is full.
     fn window(&mut self, rules: &ReplayRules, tally: &RevivalTally) -> (u64, u64) {
         let size = WINDOW_MIN.max(rules.min_sample.into());
         let failed = tally.first_failed + tally.first_failed_alike;
