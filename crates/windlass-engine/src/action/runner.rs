@@ -86,7 +86,7 @@ pub struct ActionRunner {
     batch: AtomicUsize,
     /// Counts the changes.
     changes: AtomicUsize,
-    /// How long a change of a few jobs takes, in microseconds.
+    /// How long a change of a few jobs takes, in microseconds; 0 if unknown.
     small_micros: AtomicU64,
 }
 
@@ -102,7 +102,7 @@ impl ActionRunner {
             failed: Mutex::default(),
             batch: AtomicUsize::new(BATCH_MIN * 5),
             changes: AtomicUsize::new(0),
-            small_micros: AtomicU64::new(u64::MAX),
+            small_micros: AtomicU64::new(0),
         }
     }
 
@@ -312,8 +312,10 @@ impl ActionRunner {
     fn note_small(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let before = self.small_micros.load(Ordering::Relaxed);
-        let highest = before.saturating_add(before / 4).max(1);
-        let micros = micros.min(highest);
+        let micros = match before {
+            0 => micros,
+            _ => micros.min(before.saturating_add(before / 4)),
+        };
         self.small_micros.store(micros, Ordering::Relaxed);
     }
 
