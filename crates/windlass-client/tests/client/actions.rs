@@ -1,4 +1,9 @@
 //! Failures, replays and bulk actions, on a real server.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests: what is missing fails them"
+)]
 
 use serde_json::{Value, json};
 use windlass_client::Method;

@@ -220,8 +220,8 @@ impl Simulation {
             return;
         };
         let report = |job: &Job| {
-            let failed = job.id.as_u128() % 3 != 0 && job.attempt < 4;
-            let error = if job.id.as_u128() % 2 == 0 {
+            let failed = !job.id.as_u128().is_multiple_of(3) && job.attempt < 4;
+            let error = if job.id.as_u128().is_multiple_of(2) {
                 "refused"
             } else {
                 "timed out"
