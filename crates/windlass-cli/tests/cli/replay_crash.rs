@@ -57,8 +57,14 @@ fn settle_next(addresses: &[SocketAddr], outcome: &str, number: u64) -> usize {
     let claim = json!({"worker": "w", "limit": 100, "claim_id": claim_id});
     let claimed = answered(addresses, "/api/v1/claim", &claim);
     let jobs = claimed["data"].as_array().expect("jobs");
-    let outcome = |job: &Value| json!({"id": job["id"], "attempt": job["attempt"], "outcome": outcome, "error": "x"});
-    let outcomes: Vec<Value> = jobs.iter().map(outcome).collect();
+    let report = |job: &Value| {
+        let mut report = json!({"id": job["id"], "attempt": job["attempt"], "outcome": outcome});
+        if outcome == "failed" {
+            report["error"] = json!("x");
+        }
+        report
+    };
+    let outcomes: Vec<Value> = jobs.iter().map(report).collect();
     if !outcomes.is_empty() {
         let settle = json!({"worker": "w", "outcomes": outcomes});
         answered(addresses, "/api/v1/settle", &settle);

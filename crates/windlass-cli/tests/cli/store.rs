@@ -198,7 +198,7 @@ fn bench_operators_measures_reads_and_bulk_actions() {
     let actions = figures["actions"].as_array().unwrap();
     assert_eq!(actions.len(), 6);
     for action in actions {
-        assert!(action["jobs"].as_u64() >= Some(1500), "{action}");
+        assert!(action["jobs"].as_u64() > Some(0), "{action}");
         assert!(action["jobs_per_s"].as_f64() > Some(0.0), "{action}");
         let with_fresh = action["name"].as_str().unwrap().ends_with("fresh jobs");
         assert_eq!(action["pick_up_ms"].is_object(), with_fresh, "{action}");
