@@ -523,7 +523,14 @@ async fn jobs_that_an_embedded_store_lost_with_its_last_process_emit_events() {
     let mut events = world.engine.subscribe();
     let (worker, _) = build().build(&world);
     worker.drain(&world.clock).await.unwrap();
-    let expected = ["lost", "retried", "claimed", "started", "succeeded"];
+    let expected = [
+        "lost",
+        "failure_group_created",
+        "retried",
+        "claimed",
+        "started",
+        "succeeded",
+    ];
     assert_eq!(names(&mut events), expected);
 }
 

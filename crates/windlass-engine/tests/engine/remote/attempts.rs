@@ -52,7 +52,14 @@ async fn an_outcome_is_settled_once_and_only_for_its_worker(world: World) {
         .settle("w", attempt, WorkerReport::Succeeded(None))
         .await;
     assert_eq!(other, RemoteSettled::LeaseLost(Lost::Over));
-    let told = ["enqueued", "claimed", "started", "failed", "retried"];
+    let told = [
+        "enqueued",
+        "claimed",
+        "started",
+        "failed",
+        "failure_group_created",
+        "retried",
+    ];
     assert_eq!(scene.names(id), told, "each once");
 }
 
@@ -259,7 +266,14 @@ async fn the_jobs_of_a_worker_that_disappears_go_to_another(world: World) {
         scene.world.clock.advance(seconds(5.0));
     }
     assert_eq!(scene.attempt(id).await, (1, false));
-    let told = ["enqueued", "claimed", "started", "lost", "retried"];
+    let told = [
+        "enqueued",
+        "claimed",
+        "started",
+        "lost",
+        "failure_group_created",
+        "retried",
+    ];
     assert_eq!(scene.names(id), told);
     let got = scene.claim(claim("next", &["q"])).await;
     assert_eq!((ids(&got), got[0].attempt), (vec![id], 2));
