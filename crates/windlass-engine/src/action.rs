@@ -80,6 +80,14 @@ impl Work {
         matches!(self, Work::Replay { .. })
     }
 
+    /// The first word of its audit records.
+    fn noun(&self) -> &'static str {
+        match self {
+            Work::Bulk { .. } => "bulk_action",
+            Work::Replay { .. } => "replay",
+        }
+    }
+
     /// The change to each job.
     pub fn bulk_change(&self) -> BulkChange {
         match self {
@@ -240,6 +248,7 @@ impl Actions {
             repeats: false,
         }
     }
+
     /// Returns what an action would do, without creating it.
     pub async fn preview(&self, new: NewAction) -> Result<ActionPreview, ActionError> {
         let actor = Actor {
@@ -345,11 +354,6 @@ impl Actions {
         what: &str,
         actor: &Actor,
     ) -> Result<(), StoreError> {
-        let noun = if action.work.is_replay() {
-            "replay"
-        } else {
-            "bulk_action"
-        };
         let detail = json!({
             "filter": action.filter.without_values(),
             "action": action.work.bulk_change().name(),
@@ -357,7 +361,7 @@ impl Actions {
             "matched": action.matched,
         });
         let target = action.id.to_string();
-        let name = format!("{noun}.{what}");
+        let name = format!("{}.{what}", action.work.noun());
         self.audit.write(actor, &name, &target, detail).await
     }
 }

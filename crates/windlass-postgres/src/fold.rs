@@ -23,6 +23,8 @@ const LOCK: i64 = 0x666F_6C64;
 const STEP_MAX: i64 = 10_000;
 
 const EVERY: Duration = Duration::from_secs(1);
+/// The longest pause between two passes.
+const EVERY_MAX: Duration = Duration::from_secs(60);
 
 const STEPS: [&str; 3] = [
     include_str!("../sql/fold_queues.sql"),
@@ -34,7 +36,7 @@ const STEPS: [&str; 3] = [
 /// which happens while another session keeps PostgreSQL from removing deleted rows.
 pub(crate) async fn run(connections: &Connections) {
     loop {
-        #[allow(
+        #[expect(
             clippy::disallowed_methods,
             reason = "it only measures how long a pass takes"
         )]
@@ -42,7 +44,8 @@ pub(crate) async fn run(connections: &Connections) {
         if let Err(error) = fold(connections).await {
             tracing::warn!(%error, "adding up changed counts failed; retrying in one second");
         }
-        tokio::time::sleep(EVERY.max(started.elapsed() * 20)).await;
+        let rest = started.elapsed() * 20;
+        tokio::time::sleep(rest.clamp(EVERY, EVERY_MAX)).await;
     }
 }
 

@@ -345,11 +345,6 @@ impl ActionRunner {
         };
         self.engine.emit_action(action, what, now);
         log_end(action, &tally, action.stop_reason);
-        let noun = if action.work.is_replay() {
-            "replay"
-        } else {
-            "bulk_action"
-        };
         let detail = json!({
             "matched": action.matched,
             "done": if action.work.is_replay() { tally.revived() } else { action.done },
@@ -358,7 +353,7 @@ impl ActionRunner {
             "stop_reason": action.stop_reason,
         });
         let (actor, target) = (Actor::runner(), action.id.to_string());
-        let name = format!("{noun}.{word}");
+        let name = format!("{}.{word}", action.work.noun());
         self.audit.record(&actor, &name, &target, detail).await;
         Ok(())
     }
