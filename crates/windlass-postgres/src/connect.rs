@@ -184,11 +184,14 @@ fn begin(options: &Options) -> BeginSql {
         lock.as_millis(),
         (statement * 2).as_millis(),
     );
+    let read =
+        format!("begin read only; set local enable_seqscan = off; set local jit = off; {bounds}");
     BeginSql {
         write: format!("{}{bounds}", include_str!("../sql/begin.sql")),
-        read: format!(
-            "begin read only; set local enable_seqscan = off; set local jit = off; {bounds}"
+        read_in_order: format!(
+            "{read}; set local enable_bitmapscan = off; set local enable_sort = off"
         ),
+        read,
     }
 }
 

@@ -107,7 +107,7 @@ async fn outlines(
     let time = |at: Option<Timestamp>| at.map(Time);
     let text_max = bigint(OUTLINE_TEXT_BYTES_MAX);
     let rows = session
-        .read(
+        .read_in_order(
             sql,
             params![
                 after.map_or(Uuid::max(), |after| row::uuid(after.id)),

@@ -20,6 +20,7 @@ use crate::param::Param;
 pub(crate) struct BeginSql {
     pub(crate) write: String,
     pub(crate) read: String,
+    pub(crate) read_in_order: String,
 }
 
 /// A connection for one transaction. If the transaction did not end cleanly, the connection is
@@ -193,13 +194,34 @@ impl Session {
 
     /// Runs a statement that only reads, in a read-only transaction unless one is open.
     pub(crate) async fn read(&mut self, sql: &str, params: &[Param<'_>]) -> DriverResult<Vec<Row>> {
+        let begin = Arc::clone(&self.begin);
+        self.read_after(&begin.read, sql, params).await
+    }
+
+    /// Like [`read`](Self::read), for the first rows in the order of an index. With old or missing
+    /// statistics, the planner would read and sort the whole table.
+    pub(crate) async fn read_in_order(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> DriverResult<Vec<Row>> {
+        let begin = Arc::clone(&self.begin);
+        self.read_after(&begin.read_in_order, sql, params).await
+    }
+
+    async fn read_after(
+        &mut self,
+        begin: &str,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> DriverResult<Vec<Row>> {
         if self.begun {
             return self.query(sql, params).await;
         }
         self.clean = false;
         let client = self.client();
         let (begun, rows, ended) = tokio::join!(
-            client.batch_execute(&self.begin.read),
+            client.batch_execute(begin),
             client.query_typed(sql, params),
             client.batch_execute("commit"),
         );

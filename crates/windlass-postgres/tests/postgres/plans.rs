@@ -1,6 +1,11 @@
 //! Query plans of the statements that must stay fast, even with wrong statistics.
 
+use std::time::Duration;
+
 use tokio_postgres::Client;
+use windlass_core::{DeadReason, Timestamp};
+use windlass_postgres::PostgresStore;
+use windlass_store::{Filter, Page, Store as _};
 use windlass_testkit::cluster;
 
 const CLAIM: &str = include_str!("../../sql/claim.sql");
@@ -113,4 +118,41 @@ async fn no_frequent_statement_scans_the_whole_table() {
             assert_eq!(walks, None, "{name}, statistics {statistics}");
         }
     }
+}
+
+/// A sort would read all 30,000 jobs in every step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_without_statistics_reads_the_jobs_in_the_order_of_their_index() {
+    let url = cluster::database().await;
+    let client = cluster::client(&url).await;
+    let insert = "alter table windlass.dead set (autovacuum_enabled = false);
+        insert into windlass.dead (id, queue, kind, rank, run_at, created_at, payload, attempt, failures, snoozes,
+            losses_in_a_row, state, reason, finished_at)
+        select gen_random_uuid(), 'default', 'k', 0, now(), now(), '{}', 1, 1, 0, 0, 'dead', 'unrecoverable', now()
+        from generate_series(1, 30000)";
+    client.batch_execute(insert).await.unwrap();
+    let store = PostgresStore::connect(cluster::options(&url))
+        .await
+        .unwrap();
+    let filter = Filter {
+        reason: Some(DeadReason::Exhausted),
+        ..Filter::default()
+    };
+    let listed = store.list(&filter, Page::first(100), Timestamp::MAX).await;
+    let examined = listed.unwrap().examined;
+    drop(store); // the database server counts what a connection read when it is closed
+    let sql = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'dead_pkey'";
+    let mut read: i64 = 0;
+    for _ in 0..200 {
+        read = client.query_one(sql, &[]).await.unwrap().get(0);
+        if read > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(examined, 10_000);
+    assert!(
+        (10_000..30_000).contains(&read),
+        "it read {read} entries of the index"
+    );
 }
