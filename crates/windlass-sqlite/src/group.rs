@@ -40,9 +40,20 @@ pub(crate) enum RequestClass {
     Enqueue,
 }
 
+/// Whether requests may wait for each other in one transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// A caller waits for the answer.
+    Foreground,
+    /// A step of a bulk action. It gets a transaction after that of the others, so that they do
+    /// not wait for it.
+    Background,
+}
+
 /// A request of any type, on its way to the writer.
 pub(crate) trait Request: Send {
     fn class(&self) -> RequestClass;
+    fn urgency(&self) -> Urgency;
     fn rows(&self) -> usize;
     /// Runs the request. May be called again after its group was rolled back.
     fn run(&mut self, writer: &mut Writer<'_>) -> DriverResult<()>;
@@ -53,6 +64,7 @@ pub(crate) trait Request: Send {
 /// A verb of the store, and where its result goes.
 pub(crate) struct WriteRequest<T, F> {
     pub(crate) class: RequestClass,
+    pub(crate) urgency: Urgency,
     pub(crate) rows: usize,
     pub(crate) verb: F,
     pub(crate) result: Option<Result<T, StoreError>>,
@@ -64,6 +76,10 @@ pub(crate) struct WriteRequest<T, F> {
 impl<T: Send, F: FnMut(&mut Writer<'_>) -> Answer<T> + Send> Request for WriteRequest<T, F> {
     fn class(&self) -> RequestClass {
         self.class
+    }
+
+    fn urgency(&self) -> Urgency {
+        self.urgency
     }
 
     fn rows(&self) -> usize {
@@ -97,10 +113,18 @@ pub(crate) fn serve(
         served = group.len();
         group.sort_by_key(|request| request.class());
         let wakes = |class| !matches!(class, RequestClass::Claim | RequestClass::Read);
-        let wakes = group.iter().any(|request| wakes(request.class()));
-        commit(writer, group);
-        if wakes {
-            changes.send_modify(|count| *count = count.wrapping_add(1));
+        let (foreground, background): (Vec<_>, Vec<_>) = group
+            .into_iter()
+            .partition(|request| request.urgency() == Urgency::Foreground);
+        for group in [foreground, background] {
+            if group.is_empty() {
+                continue;
+            }
+            let wakes = group.iter().any(|request| wakes(request.class()));
+            commit(writer, group);
+            if wakes {
+                changes.send_modify(|count| *count = count.wrapping_add(1));
+            }
         }
         writer.checkpoint_if_due();
     }

@@ -33,7 +33,7 @@ use windlass_store::StoreError;
 use windlass_store::refused::Refusals;
 
 use error::{DriverError, DriverResult};
-use group::{Request, RequestClass, WriteRequest};
+use group::{Request, RequestClass, Urgency, WriteRequest};
 use lock::FileLock;
 use reader::Reader;
 use reserve::Reserve;
@@ -159,9 +159,26 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnMut(&mut Writer<'_>) -> Answer<T> + Send + 'static,
     {
+        self.write_with(Urgency::Foreground, class, rows, verb)
+            .await
+    }
+
+    /// Runs a verb on the writer thread with an urgency. Returns when its changes are on disk.
+    async fn write_with<T, F>(
+        &self,
+        urgency: Urgency,
+        class: RequestClass,
+        rows: usize,
+        verb: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writer<'_>) -> Answer<T> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
         let task = WriteRequest {
             class,
+            urgency,
             rows,
             verb,
             result: None,

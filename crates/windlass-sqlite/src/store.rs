@@ -20,7 +20,7 @@ use windlass_store::{
 };
 
 use crate::SqliteStore;
-use crate::group::RequestClass;
+use crate::group::{RequestClass, Urgency};
 use crate::writer::Writer;
 
 #[async_trait]
@@ -139,7 +139,11 @@ impl Store for SqliteStore {
             | Change::Patch(_)
             | Change::Resolve => RequestClass::Other,
         };
-        self.write(class, jobs.len(), move |writer| {
+        let urgency = match step {
+            Some(_) => Urgency::Background,
+            None => Urgency::Foreground,
+        };
+        self.write_with(urgency, class, jobs.len(), move |writer| {
             writer.change_all(&jobs, &change, step.as_ref(), now)
         })
         .await
