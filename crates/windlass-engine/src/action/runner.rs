@@ -30,6 +30,9 @@ const BATCH_MIN: usize = 10;
 /// trips, and the sync of the disk.
 const SMALL_EVERY: usize = 16;
 
+/// The longest rest between two changes. A slow store must not make an action crawl.
+const REST_MAX: Duration = Duration::from_millis(100);
+
 /// The configuration of a runner.
 #[derive(Debug, Clone)]
 pub struct ActionRunnerConfig {
@@ -41,8 +44,12 @@ pub struct ActionRunnerConfig {
     /// The interval between two looks for actions while none runs. 1 s.
     pub idle: Duration,
     /// How much longer one change of jobs should take than a change of a few jobs, at most. Larger
-    /// batches would delay claims and settles. 4 ms, or as long as a change of a few jobs.
+    /// batches would delay claims and settles. 2 ms, or as long as a change of a few jobs.
     pub batch_time: Duration,
+    /// How long to leave the store to other work after a change, as a multiple of the time that
+    /// the change took. 1, so that actions take at most half of a busy store. A process that alone
+    /// uses the store needs no rest: 0.
+    pub rest: u32,
     /// How long an action is left alone after a failed step. 5 s.
     pub retry: Duration,
     /// The time after which progress is written. 200 ms.
@@ -55,7 +62,8 @@ impl Default for ActionRunnerConfig {
             lease: Duration::from_secs(10),
             every: Duration::from_millis(100),
             idle: Duration::from_secs(1),
-            batch_time: Duration::from_millis(4),
+            batch_time: Duration::from_millis(2),
+            rest: 1,
             retry: Duration::from_secs(5),
             save_every: Duration::from_millis(200),
         }
@@ -284,7 +292,7 @@ impl ActionRunner {
         }
     }
 
-    /// Changes the next jobs, and adapts the size of the next batch to the time that it took.
+    /// Changes the next jobs, adapts the size of the next batch to the time that it took, and rests.
     async fn change(
         &self,
         action: &mut Action,
@@ -304,6 +312,10 @@ impl ActionRunner {
             self.note_small(result.change_time);
         } else if !is_small {
             self.adapt_batch(&result);
+        }
+        let rest = (result.change_time * self.config.rest).min(REST_MAX);
+        if !rest.is_zero() {
+            self.engine.clock().sleep(rest).await;
         }
         Ok(result)
     }

@@ -32,7 +32,10 @@ impl Client {
         id: ActionId,
         mut on_progress: impl FnMut(&ActionStatus),
     ) -> Result<ActionStatus, Error> {
-        let config = ActionRunnerConfig::default();
+        let config = ActionRunnerConfig {
+            rest: 0, // no worker needs the store
+            ..ActionRunnerConfig::default()
+        };
         let name = format!("client {:016x}", self.engine.ids().bits());
         let runner = ActionRunner::new(Arc::clone(&self.engine), &name, config.clone());
         loop {
