@@ -109,7 +109,7 @@ macro_rules! conformance {
                 an_edit_as_a_step_is_remembered, lists_go_by_the_time_of_the_end,
             ],
             read: [
-                get_answers_in_order, list_is_newest_first_in_pages, list_filters, list_examines_a_bounded_number,
+                get_answers_in_order, list_is_newest_first_in_pages, list_filters, list_examines_a_bounded_number, list_ends_a_page_of_large_jobs_early,
                 attempts_are_newest_first,
                 counts_cover_every_state, forget_keeps_younger_dead_and_active_jobs,
             ],
