@@ -116,7 +116,7 @@ pub use windlass_core::{
     Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Fingerprint, Finish, FirstOutcome,
     GroupKey, GroupMember, Interventions, Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate,
     Patch, PayloadMatch, PayloadPatch, Phase, QueueName, Reason, ReplayProgress, ReplayRules,
-    Revival, RevivalForecast, RevivalRefusal, RevivalTally, Revived, Settlement, SkipReason, Start,
+    Revival, RevivalForecast, RevivalRefusal, ActionTally, Revived, Settlement, SkipReason, Start,
     StateDetails, StopReason as ReplayStopReason, Tag, Timeout, Unique, Verdict, WaitingFor,
     WorkerName,
 };

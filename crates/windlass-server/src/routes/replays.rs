@@ -135,7 +135,7 @@ fn replay_of(
         phase: progress.phase,
         matched: action.matched,
         to_do: status.to_do(),
-        revived: tally.revived(),
+        revived: tally.changed(),
         skipped: action.skipped_total(),
         skipped_by: action.skipped.clone(),
         pending: tally.pending,
