@@ -59,7 +59,10 @@ pub use job::{
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
-pub use page::{Cursor, JobPosition, Page, PageCursor, PageParams, Position};
+pub use page::{
+    AuditPosition, BulkActionPosition, JobPosition, OccurrencePosition, Page, PageCursor,
+    PageParams, Position, QueuePosition, ReplayPosition, SchedulePosition, WorkerPosition,
+};
 pub use policy::{
     AttemptForecast, ExplainParams, ExplainRequest, HerdSecond, NamedPolicy, PolicyExplanation,
     Range,
