@@ -10,6 +10,7 @@ mod bulk;
 mod change;
 mod claim;
 mod event;
+mod export;
 mod failures;
 mod filter;
 mod form;
@@ -47,6 +48,7 @@ pub use claim::{
     Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
 };
 pub use event::{Event, EventName, EventParams};
+pub use export::{ExportEnd, ExportFormat, ExportLine, ExportParams, ExportSummary};
 pub use failures::{FailingState, FailureGroup, FailureParams, FailureSample};
 pub use filter::{DeadFilter, JobFilter, JobOrder, ListParams};
 pub use form::{
