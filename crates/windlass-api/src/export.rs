@@ -49,11 +49,8 @@ pub struct ExportEnd {
 /// What was exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExportSummary {
-    /// Whether the export has all matching jobs.
+    /// Always true: an export that is not complete does not have this line.
     pub complete: bool,
     /// The number of exported jobs.
     pub jobs: Count,
-    /// Why the export is not complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
 }

@@ -87,10 +87,7 @@ impl Export {
                     return Ok(Some(line));
                 }
                 let end: ExportEnd = self.client.parse(&line)?;
-                if let Some(error) = end.export.error {
-                    return Err(self.client.broken(error.into()));
-                }
-                self.is_complete = true;
+                self.is_complete = end.export.complete;
             }
             let Some(piece) = self.piece().await? else {
                 let is_complete = self.is_complete || self.format == ExportFormat::Csv;

@@ -50,7 +50,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::get("/api/v1/jobs/export", Scope::Read, export::export)
             .summary(
                 TAG,
-                "Streams all jobs that match a filter, newest first, as NDJSON or CSV. The last line of NDJSON says whether the export is complete. If it is not, the server breaks the connection.",
+                "Streams all jobs that match a filter, newest first, as NDJSON or CSV. The last line of NDJSON says that the export is complete. If it is not, the server breaks the connection.",
             )
             .content_type("application/x-ndjson")
             .or_text("text/csv")

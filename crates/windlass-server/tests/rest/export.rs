@@ -60,7 +60,11 @@ async fn an_export_has_all_jobs_of_a_filter_and_says_that_it_is_complete() {
     let broken = b"{\"kind\": \"a\", \"queue\": \"broken\", \"payload\": {\n\"a\":\r\n1}}";
     server.send("POST", "/api/v1/jobs", &[], Some(broken)).await;
     let broken = server.get(&format!("{EXPORT}?queue=broken")).await;
-    assert_eq!(self::lines(&broken)[0]["payload"], json!({"a": 1}), "on one line");
+    assert_eq!(
+        self::lines(&broken)[0]["payload"],
+        json!({"a": 1}),
+        "on one line"
+    );
     let none = server.get(&format!("{EXPORT}?queue=none")).await;
     let end = json!({"export": {"complete": true, "jobs": 0}});
     assert_eq!(self::lines(&none), [end]);
@@ -135,7 +139,7 @@ async fn payloads_and_errors_need_their_scope() {
 }
 
 #[tokio::test]
-async fn an_export_that_fails_is_broken_off_and_says_so() {
+async fn an_export_that_fails_is_broken_off_and_does_not_look_complete() {
     let store = Faulty::new(Arc::new(MemoryStore::new()));
     let server = Server::on(Arc::clone(&store) as _).await;
     let large = "x".repeat(900_000);
@@ -160,14 +164,10 @@ async fn an_export_that_fails_is_broken_off_and_says_so() {
     let _ = stream.read_to_end(&mut rest).await;
     let rest = String::from_utf8_lossy(&rest);
     assert!(!rest.ends_with("\r\n0\r\n\r\n"), "the response has no end");
-    let last = rest
-        .lines()
-        .rfind(|line| line.contains("\"export\""))
-        .unwrap();
-    let last: Value = serde_json::from_str(last).unwrap();
-    assert_eq!(last["export"]["complete"], json!(false));
-    assert!(last["export"]["jobs"].as_u64().unwrap() < 30, "{last}");
-    assert!(last["export"]["error"].is_string(), "{last}");
+    assert!(
+        !rest.contains("\"export\""),
+        "nothing says that it is complete"
+    );
     let unavailable = server.get(EXPORT).await;
     assert_eq!(
         unavailable.status, 503,

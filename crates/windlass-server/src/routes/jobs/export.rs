@@ -93,8 +93,6 @@ enum Next {
     Jobs(Option<ListCursor>),
     /// It says that it is complete.
     End,
-    /// It breaks the connection.
-    Break,
     /// It has ended.
     Nothing,
 }
@@ -108,22 +106,18 @@ impl Export {
     /// Returns the next part of the body; `None` at its end.
     async fn part(&mut self) -> Option<Result<Bytes, Incomplete>> {
         match self.next {
-            Next::Jobs(after) => Some(Ok(match self.page(after).await {
-                Ok(text) => text.into(),
+            Next::Jobs(after) => Some(match self.page(after).await {
+                Ok(text) => Ok(text.into()),
                 Err(problem) => {
-                    self.next = Next::Break;
-                    let detail = problem.into_json().detail;
-                    warn!(error = detail, jobs = self.jobs, "export broken off");
-                    self.end(Some(detail)).into()
+                    self.next = Next::Nothing;
+                    let error = problem.into_json().detail;
+                    warn!(error, jobs = self.jobs, "export broken off");
+                    Err(Incomplete)
                 }
-            })),
+            }),
             Next::End => {
                 self.next = Next::Nothing;
-                Some(Ok(self.end(None).into()))
-            }
-            Next::Break => {
-                self.next = Next::Nothing;
-                Some(Err(Incomplete))
+                Some(Ok(self.end().into()))
             }
             Next::Nothing => None,
         }
@@ -171,13 +165,12 @@ impl Export {
     }
 
     /// The last line. A table has none: every row is a job.
-    fn end(&self, error: Option<String>) -> Vec<u8> {
+    fn end(&self) -> Vec<u8> {
         let mut text = Vec::new();
         if self.format == ExportFormat::Ndjson {
             let export = ExportSummary {
-                complete: error.is_none(),
+                complete: true,
                 jobs: self.jobs,
-                error,
             };
             // Plain data can always be written.
             let _ = write_line(&ExportEnd { export }, &mut text);
