@@ -182,7 +182,7 @@ impl SortKey for ActionId {
     }
 }
 
-/// The text, if it consists of so many hexadecimal digits: a number may also have a sign.
+/// The text, if it consists of `count` hexadecimal digits: a parsed number could also have a sign.
 fn digits(text: &str, count: usize) -> Option<&str> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     Some(text).filter(|text| is_plain && text.len() == count)

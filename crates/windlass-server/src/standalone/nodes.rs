@@ -119,6 +119,7 @@ mod tests {
             ("retention.dead", "30d"),
             ("retention.queues", "mail=14d"),
             ("retention.replaced_payloads", "0s"),
+            ("http_jobs.allow_targets", "10.0.0.0/8"),
         ] {
             let nodes = [node("a", &[], now), node("b", &[(key, value)], now)];
             let found = differences(&nodes, now);
