@@ -10,6 +10,7 @@ mod bulk;
 mod change;
 mod claim;
 mod event;
+mod export;
 mod failures;
 mod filter;
 mod form;
@@ -47,6 +48,7 @@ pub use claim::{
     Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
 };
 pub use event::{Event, EventName, EventParams};
+pub use export::{ExportEnd, ExportFormat, ExportLine, ExportParams, ExportSummary};
 pub use failures::{FailingState, FailureGroup, FailureParams, FailureSample};
 pub use filter::{DeadFilter, JobFilter, JobOrder, ListParams};
 pub use form::{
@@ -59,7 +61,10 @@ pub use job::{
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
-pub use page::{Cursor, JobPosition, Page, PageCursor, PageParams, Position};
+pub use page::{
+    AuditPosition, BulkActionPosition, JobPosition, OccurrencePosition, Page, PageCursor,
+    PageParams, Position, QueuePosition, ReplayPosition, SchedulePosition, WorkerPosition,
+};
 pub use policy::{
     AttemptForecast, ExplainParams, ExplainRequest, HerdSecond, NamedPolicy, PolicyExplanation,
     Range,

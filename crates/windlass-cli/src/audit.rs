@@ -1,11 +1,13 @@
 //! `windlass audit`: list and verify the audit log.
 
+use std::str::FromStr as _;
+
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use windlass_api::{AuditParams, AuditRecord, Cursor, PageCursor, VerifiedAudit};
+use windlass_api::{AuditParams, AuditPosition, AuditRecord, PageCursor, VerifiedAudit};
 use windlass_core::Timestamp;
 use windlass_engine::AuditFilter;
 
@@ -47,8 +49,8 @@ pub(crate) struct ListAudit {
     before: Option<Timestamp>,
 
     /// Continue an earlier list: the cursor in its last line.
-    #[arg(long, value_name = "CURSOR", value_parser = Cursor::number)]
-    cursor: Option<u64>,
+    #[arg(long, value_name = "CURSOR", value_parser = PageCursor::<AuditPosition>::from_str)]
+    cursor: Option<PageCursor<AuditPosition>>,
 
     /// The largest number of records to list, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -99,31 +101,30 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
 async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<String>)> {
     let limit = usize::try_from(list.limit)?;
     let backend = list.backend.open().await?;
-    let (mut records, mut cursor) = (Vec::new(), list.cursor);
+    let (mut records, mut cursor) = (Vec::new(), list.cursor.clone());
     loop {
         let remaining = limit - records.len();
         cursor = match &backend {
             Backend::Server(server) => {
                 let mut pager = server.audit(&list.params()).limit(remaining);
-                if let Some(cursor) = cursor {
-                    pager = pager.after(PageCursor(cursor).to_string());
+                if let Some(cursor) = &cursor {
+                    pager = pager.after(cursor.to_string());
                 }
                 let page = pager.next_page().await?.context("a list has a page")?;
                 records.extend(page.data);
-                let next = page.next_cursor.as_deref().map(Cursor::number);
+                let next = page.next_cursor.as_deref().map(PageCursor::from_str);
                 next.transpose()?
             }
             Backend::Store(store) => {
-                let page = store
-                    .audit()
-                    .list(&list.filter(), cursor, remaining)
-                    .await?;
+                let after = cursor.map(|PageCursor(AuditPosition(after))| after);
+                let page = store.audit();
+                let page = page.list(&list.filter(), after, remaining).await?;
                 records.extend(to_api::<Vec<AuditRecord>>(&page.records)?);
-                page.next
+                page.next.map(|next| PageCursor(AuditPosition(next)))
             }
         };
         if records.len() >= limit || cursor.is_none() {
-            return Ok((records, cursor.map(|cursor| PageCursor(cursor).to_string())));
+            return Ok((records, cursor.map(|cursor| cursor.to_string())));
         }
     }
 }

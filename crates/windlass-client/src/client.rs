@@ -456,7 +456,7 @@ impl Client {
         self.with_timeout(call, response).await
     }
 
-    async fn with_timeout<T>(
+    pub(crate) async fn with_timeout<T>(
         &self,
         call: &Call,
         response: impl Future<Output = Result<T, Error>>,

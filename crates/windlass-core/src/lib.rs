@@ -59,15 +59,14 @@ pub use duration::{DURATION_MAX, format_duration, parse_duration};
 pub use elapsed::Uptime;
 pub use failure::{AttemptError, Failure, FailureClass, Unrecoverable};
 pub use failure_group::{
-    GROUP_ERROR_CHARS_MAX, GROUP_NEW_AFTER, GROUPS_MAX, GroupKey, GroupMember, hour_of,
-    is_new_group,
+    FIRST_GROUPS_MAX, GROUP_ERROR_CHARS_MAX, GROUP_NEW_AFTER, GROUPS_MAX, GroupCursor, GroupKey,
+    GroupMember, hour_of, is_new_group,
 };
 pub use filter::{Filter, ListedState, PayloadMatch};
 pub use fingerprint::Fingerprint;
 pub use id::{ActionId, JobId, ScheduleId};
 pub use intervention::{
-    FirstOutcome, Interventions, RevivalCount, RevivalResult, RevivalTally, Revived,
-    revival_changes,
+    ActionCount, ActionTally, FirstOutcome, Interventions, RevivalResult, Revived, revival_changes,
 };
 pub use invalid::Invalid;
 pub use job::{

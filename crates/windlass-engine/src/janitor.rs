@@ -27,8 +27,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long failure groups without jobs are kept.
 const EMPTY_GROUPS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long the results of replays are kept, which is longer than the replays themselves.
-const REPLAY_TALLIES_KEPT: Duration = Duration::from_secs(180 * 24 * 3600);
+/// How long tallies of actions are kept, which is longer than the actions themselves.
+const ACTION_TALLIES_KEPT: Duration = Duration::from_secs(180 * 24 * 3600);
 
 /// The number of schedules whose skip records one pass trims.
 const SCHEDULES_PER_PASS: usize = 100;
@@ -125,8 +125,8 @@ impl Janitor {
         self.forget_nodes(now).await?;
         store.remove_expired(EXPIRED_MAX, now).await?;
         let groups_before = now.saturating_sub(EMPTY_GROUPS_KEPT);
-        let replays_before = now.saturating_sub(REPLAY_TALLIES_KEPT);
-        store.trim_tallies(groups_before, replays_before).await?;
+        let actions_before = now.saturating_sub(ACTION_TALLIES_KEPT);
+        store.trim_tallies(groups_before, actions_before).await?;
         Ok(removed)
     }
 

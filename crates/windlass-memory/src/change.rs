@@ -16,7 +16,11 @@ impl State {
         now: Timestamp,
     ) -> Vec<Changed> {
         let ids = jobs.iter();
-        ids.map(|id| self.change(*id, change, step, now)).collect()
+        let answers: Vec<_> = ids.map(|id| self.change(*id, change, step, now)).collect();
+        if let Some((action, count, by)) = step.and_then(|step| step.count(&answers)) {
+            self.actions.entry(action).or_default().add(count, by);
+        }
+        answers
     }
 
     fn change(

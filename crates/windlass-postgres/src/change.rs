@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use windlass_core::{
-    Conflict, Edit, Event, Job, JobId, Patch, QueueName, Revival, State, Timestamp,
+    ActionCount, ActionId, Conflict, Edit, Event, Job, JobId, Patch, QueueName, Revival, State,
+    Timestamp,
 };
 use windlass_store::stored::LastAttempt;
 use windlass_store::{ActionStep, Attempt, Change, Changed};
@@ -54,7 +55,8 @@ pub(crate) async fn change(
     batch.free_depths = free_depths;
     let answers: Vec<Changed> = ids.iter().map(|id| batch.change(*id, order, now)).collect();
     batch.enter_groups(session, groups, now).await?;
-    batch.write(session, change, now).await?;
+    let counted = order.step.and_then(|step| step.count(&answers));
+    batch.write(session, change, counted, now).await?;
     session.commit().await?;
     let changed = batch.changed.iter().filter_map(|id| batch.jobs.get(id));
     let waiting = changed.filter(|job| job.state() == State::Waiting).cloned();
@@ -280,6 +282,7 @@ impl ChangeBatch {
         &self,
         session: &mut Session,
         change: &Change,
+        counted: Option<(ActionId, ActionCount, i64)>,
         now: Timestamp,
     ) -> DriverResult<()> {
         let changed = || {
@@ -289,6 +292,9 @@ impl ChangeBatch {
         let mut tallies = TallyChanges::default();
         for (before, job) in changed() {
             tallies.count(&before.job, Some(job));
+        }
+        if let Some((action, count, by)) = counted {
+            tallies.count_action(action, count, by);
         }
         tallies.write(session).await?;
         let patches = matches!(change, Change::Patch(_));
@@ -402,6 +408,9 @@ async fn purge(
     let mut tallies = TallyChanges::default();
     for before in &removed {
         tallies.count(&before.job, None);
+    }
+    if let Some((action, count, by)) = step.and_then(|step| step.count(&answers)) {
+        tallies.count_action(action, count, by);
     }
     tallies.write(session).await?;
     for table in [DEAD, FINISHED] {

@@ -82,6 +82,8 @@ pub(crate) struct Route {
     /// The headers that it reads, each with its schema.
     pub(crate) headers: Vec<(&'static str, Value)>,
     pub(crate) content_type: &'static str,
+    /// The content type of a response that the client can have instead, as text.
+    pub(crate) text_type: Option<&'static str>,
     pub(crate) idempotent: bool,
     /// Whether the request is cancelled when its client disconnects.
     pub(crate) cancel_on_disconnect: bool,
@@ -112,6 +114,7 @@ impl Route {
             headers: preconditions::headers_of(&method),
             method,
             content_type: "application/json",
+            text_type: None,
             idempotent: false,
             limit: BodyLimit::OneJob,
             handler,
@@ -207,6 +210,12 @@ impl Route {
     /// Sets the content type of a response that is not JSON.
     fn content_type(mut self, content_type: &'static str) -> Self {
         self.content_type = content_type;
+        self
+    }
+
+    /// Declares another content type that the client can choose.
+    fn or_text(mut self, content_type: &'static str) -> Self {
+        self.text_type = Some(content_type);
         self
     }
 

@@ -73,8 +73,8 @@
 //! # let dead = async move { waiting.wait(id, std::time::Duration::from_secs(10)).await };
 //! # Worker::new(&client, ()).handle(import).run_until(dead).await?;
 //!
-//! let groups = client.failure_groups(&FailureFilter::default(), 0..10).await?;
-//! let largest = &groups[0];
+//! let page = client.failure_groups(&FailureFilter::default(), 10, None).await?;
+//! let largest = &page.groups[0];
 //! assert_eq!((largest.dead, largest.error.as_str()), (1, "no connection to db1"));
 //!
 //! # IS_UP.store(true, Ordering::Relaxed);
@@ -112,13 +112,13 @@ pub use windlass_core::statistics::{
 };
 #[doc(inline)]
 pub use windlass_core::{
-    ActionCommand, ActionId, ActionState, AttemptError, BulkChange, BulkRevival, Concurrency,
-    Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Fingerprint, Finish, FirstOutcome,
-    GroupKey, GroupMember, Interventions, Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate,
-    Patch, PayloadMatch, PayloadPatch, Phase, QueueName, Reason, ReplayProgress, ReplayRules,
-    Revival, RevivalForecast, RevivalRefusal, RevivalTally, Revived, Settlement, SkipReason, Start,
-    StateDetails, StopReason as ReplayStopReason, Tag, Timeout, Unique, Verdict, WaitingFor,
-    WorkerName,
+    ActionCommand, ActionId, ActionState, ActionTally, AttemptError, BulkChange, BulkRevival,
+    Concurrency, Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Fingerprint, Finish,
+    FirstOutcome, GroupCursor, GroupKey, GroupMember, Interventions, Key, Kind, Lane, Lease,
+    NewJob, Occurrence, OnDuplicate, Patch, PayloadMatch, PayloadPatch, Phase, QueueName, Reason,
+    ReplayProgress, ReplayRules, Revival, RevivalForecast, RevivalRefusal, Revived, Settlement,
+    SkipReason, Start, StateDetails, StopReason as ReplayStopReason, Tag, Timeout, Unique, Verdict,
+    WaitingFor, WorkerName,
 };
 #[doc(inline)]
 pub use windlass_engine::{
@@ -133,7 +133,7 @@ pub use windlass_store::{
 };
 
 pub use crate::client::{
-    ClaimRules, Diagnosis, FailureFilter, FinishedDiagnosis, QueueInfo, SearchPage,
+    ClaimRules, Diagnosis, FailureFilter, FailurePage, FinishedDiagnosis, QueueInfo, SearchPage,
 };
 pub use crate::handler::RESULT_BYTES_MAX;
 

@@ -26,7 +26,7 @@ use windlass_engine::{Engine, Health, PROGRESS, Recorder, Subscription};
 use windlass_store::{Attempt, Counts, Filter, Listed, Node, Page};
 
 pub use enqueue::{Enqueue, Receipt};
-pub use failures::FailureFilter;
+pub use failures::{FailureFilter, FailurePage};
 pub use jobs::Jobs;
 pub use queue::QueueInfo;
 pub use search::SearchPage;

@@ -162,7 +162,9 @@ impl Job {
             self.last_error = Some(error);
             self.failed_at = Some(now);
         }
-        self.fingerprint = settlement.fingerprint.or(self.fingerprint);
+        if settlement.fingerprint.is_some() {
+            self.set_cause(settlement.fingerprint);
+        }
         self.note_first_outcome(settlement.outcome);
         match settlement.verdict {
             Verdict::Waiting { run_at } => {
@@ -191,7 +193,7 @@ impl Job {
     pub fn expire(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Expired)?;
         let reason = DeadReason::Expired;
-        self.fingerprint = Some(Fingerprint::without_error(&self.kind, reason));
+        self.set_cause(Some(Fingerprint::without_error(&self.kind, reason)));
         self.note_first_outcome(Outcome::Failed);
         self.finish(FinalState::Dead(reason), now);
         Ok(())
@@ -231,7 +233,7 @@ impl Job {
         self.payload = payload;
         self.interventions.revived = Some(Revived {
             by: replay,
-            cause: self.fingerprint,
+            cause: self.own_cause(),
             first_outcome: None,
         });
         if revival.failures == FailureCount::Reset {
@@ -241,7 +243,9 @@ impl Job {
             self.previous_delay = None;
             self.first_started_at = None;
         }
-        self.fingerprint = self.fingerprint.filter(|_| self.failures > 0);
+        if self.failures == 0 {
+            self.set_cause(None);
+        }
         self.run_at = revival.run_at.unwrap_or(now);
         self.waiting_since = now;
         self.deadline = self.deadline.filter(|_| !has_expired(self.deadline, now));

@@ -50,8 +50,6 @@ pub struct Action {
     pub ended_at: Option<Timestamp>,
     /// How many jobs matched when it was created.
     pub matched: u64,
-    /// How many jobs it changed. A replay counts the results of its jobs instead.
-    pub done: u64,
     /// How many jobs it left alone, by reason.
     #[serde(default)]
     pub skipped: BTreeMap<SkipReason, u64>,
@@ -121,7 +119,6 @@ impl Action {
             stop_reason: None,
             ended_at: None,
             matched: 0,
-            done: 0,
             skipped: BTreeMap::new(),
             failures: Vec::new(),
             waiting_for: None,

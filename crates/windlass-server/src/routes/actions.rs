@@ -2,7 +2,7 @@
 
 use windlass_api::{
     ActionPreview, Content, ItemFailure, Job as JobView, JobDiff, Json, Page, PageCursor,
-    PageParams,
+    PageParams, Position,
 };
 use windlass_core::{ActionCommand, ActionId, Consent, DeadReason, Payload, PayloadPatch, State};
 use windlass_engine::{ActionError, ActionStatus, NewAction};
@@ -118,19 +118,19 @@ pub(super) async fn command(
 }
 
 /// Returns a page of actions, newest first, and the URL of the next page.
-pub(super) async fn list<T>(
+pub(super) async fn list<T, P: Position + From<ActionId> + Into<ActionId>>(
     call: &Call,
-    page: PageParams<ActionId>,
+    page: PageParams<P>,
     noun: Noun,
     view: impl Fn(ActionStatus) -> T,
 ) -> Result<(Page<T>, Option<String>), Problem> {
-    let (limit, before) = (page.limit_or(LIST_DEFAULT), page.after());
+    let (limit, before) = (page.limit_or(LIST_DEFAULT), page.after().map(P::into));
     let actions = call.app.client.actions();
     let listed = actions.list(noun.is_replay(), before, limit + 1).await?;
     let next = listed
         .get(limit - 1)
         .filter(|_| listed.len() > limit)
-        .map(|last| PageCursor(last.action.id).to_string());
+        .map(|last| PageCursor(P::from(last.action.id)).to_string());
     let link = call.link(next.as_ref());
     let page = Page {
         data: listed.into_iter().take(limit).map(view).collect(),

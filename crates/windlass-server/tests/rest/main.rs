@@ -16,6 +16,7 @@ mod conditions;
 mod dead_letters;
 mod description;
 mod events;
+mod export;
 mod failures;
 mod fairness;
 mod form;

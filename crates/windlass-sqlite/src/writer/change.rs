@@ -23,6 +23,9 @@ impl Writer<'_> {
         for id in jobs {
             answers.push(self.change(*id, change, step, now)?);
         }
+        if let Some((action, count, by)) = step.and_then(|step| step.count(&answers)) {
+            self.tallies.count_action(action, count, by);
+        }
         Ok(Ok(answers))
     }
 

@@ -1,6 +1,6 @@
 //! Random sequences of commands, which must get the same answers from every driver as from memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use windlass_core::fairness::{Credit, Guards, Pool, Rate, Ratio, Slots};
 use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{
     ActionId, AttemptError, Concurrency, Consent, Delivery, Edit, Failure, FailureCount, Job,
-    OnDuplicate, Patch, PayloadPatch, QueuePattern, Report, Revival, Timestamp, Unique,
+    OnDuplicate, Patch, PayloadPatch, QueuePattern, Report, Revival, State, Timestamp, Unique,
 };
 
 use super::build::*;
@@ -155,7 +155,9 @@ async fn run_from(store: &Opened, commands: &[Command], mut now: Timestamp) -> V
     }
     for check in [
         Command::Groups,
+        Command::Tally(0),
         Command::Tally(1),
+        Command::Tally(2),
         Command::Tally(3),
         Command::Counts,
     ] {
@@ -252,10 +254,15 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             debug_text(&store.change(&ids(jobs), &Change::Purge, None, now).await)
         }
         Command::Step(number, which, jobs, ago) => {
+            let as_new = |id| (id, (State::Waiting, 0));
             let step = ActionStep {
                 action: ActionId::from_u128(*number),
                 frozen_at: now.saturating_sub(Duration::from_secs(*ago)),
                 is_replay: number % 2 == 1,
+                seen: match number {
+                    2 => ids(jobs).into_iter().map(as_new).collect(),
+                    _ => BTreeMap::new(),
+                },
             };
             let change = step_change(*which);
             debug_text(&store.change(&ids(jobs), &change, Some(&step), now).await)
@@ -265,7 +272,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             debug_text(&store.failure_groups(&all, None, 100, now).await)
         }
         Command::Tally(number) => {
-            debug_text(&store.revival_tally(ActionId::from_u128(*number)).await)
+            debug_text(&store.action_tally(ActionId::from_u128(*number)).await)
         }
         Command::ListFinished(queue) => {
             let filter = Filter {

@@ -1,6 +1,8 @@
 //! The list of workers, and signals to them.
 
-use windlass_api::{BoundedInt, NewWorker, PageCursor, PageParams, Worker, WorkerPage};
+use windlass_api::{
+    BoundedInt, NewWorker, PageCursor, PageParams, Worker, WorkerPage, WorkerPosition,
+};
 use windlass_core::{Timestamp, WorkerName};
 use windlass_engine::remote::Signal;
 use windlass_engine::{WorkerDescription, is_alive};
@@ -33,10 +35,10 @@ pub(super) async fn register(
 
 pub(super) async fn list(
     call: Call,
-    Params(page): Params<PageParams<String>>,
+    Params(page): Params<PageParams<WorkerPosition>>,
 ) -> Result<Reply<WorkerPage>, Problem> {
     let limit = page.limit_or(PAGE_DEFAULT);
-    let after = page.after().unwrap_or_default();
+    let after = page.after().map_or_else(String::new, |after| after.0);
     let (app, now) = (&call.app, call.now);
     let nodes = app.client.nodes().await?;
     let differences = differences(&nodes, now);
@@ -44,7 +46,7 @@ pub(super) async fn list(
     let more = all.len() > limit;
     all.truncate(limit);
     let last = all.last().filter(|_| more);
-    let next_cursor = last.map(|node| PageCursor(node.name.clone()).to_string());
+    let next_cursor = last.map(|node| PageCursor(WorkerPosition(node.name.clone())).to_string());
     let link = call.link(next_cursor.as_ref());
     let signals = app.remote.signals().all().await?;
     let data = all.into_iter().map(|node| {
