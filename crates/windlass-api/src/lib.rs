@@ -15,6 +15,7 @@ mod filter;
 mod form;
 mod job;
 mod key;
+mod login_link;
 mod new_job;
 mod page;
 mod policy;
@@ -44,7 +45,7 @@ pub use change::{Edit, FailureCount, Revival, RunNow};
 pub use claim::{
     AttemptNumber, CheckedClaim, CheckedProgress, CheckedRenewal, Claim, ClaimAnswer, ClaimOrder,
     LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
-    Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
+    Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal, WorkerState,
 };
 pub use event::{Event, EventName, EventParams};
 pub use failures::{FailingState, FailureGroup, FailureParams, FailureSample};
@@ -58,6 +59,7 @@ pub use job::{
     HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
+pub use login_link::LoginLink;
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
 pub use page::{Cursor, JobPosition, Page, PageCursor, PageParams, Position};
 pub use policy::{

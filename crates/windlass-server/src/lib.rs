@@ -43,6 +43,7 @@
 //! does not compile. [`routes`] lists all routes, and [`openapi`] describes them as OpenAPI.
 
 pub mod access;
+mod admin;
 mod answer;
 mod app;
 mod audit;
@@ -68,6 +69,7 @@ mod serve;
 mod signing;
 pub mod standalone;
 
+pub use admin::{Admin, AdminError, AdminListener, admin};
 pub use app::{App, Settings};
 pub use openapi::openapi;
 pub use routes::{RouteInfo, router, routes};

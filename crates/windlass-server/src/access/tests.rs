@@ -57,7 +57,7 @@ fn header(key: &ApiKey) -> HeaderValue {
 #[tokio::test]
 async fn access_by_one_key_accepts_only_that_key() {
     let (one, other) = (ApiKey::generate().unwrap(), ApiKey::generate().unwrap());
-    let access = Access::by_one_key(&one, Caller::store());
+    let access = Access::by_one_key(&one);
     let check = async |key: Option<&ApiKey>| {
         let header = key.map(header);
         access
