@@ -161,7 +161,7 @@ pub async fn migrate(url: &str) -> Result<Vec<String>, Error> {
 }
 
 /// Tells other processes of the same user where this process serves the store, and with which
-/// token. The commands of `windlass --store sqlite:…` then find it.
+/// token. Commands such as `windlass jobs list --store sqlite:jobs.db` then find it.
 ///
 /// The address and the token are in the lock file of a SQLite store until the returned value is
 /// dropped. Returns `None` for other stores, which any process can open or none.
