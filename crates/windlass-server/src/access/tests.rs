@@ -77,6 +77,27 @@ async fn access_by_one_key_accepts_only_that_key() {
 }
 
 #[tokio::test]
+async fn a_token_works_next_to_keys_but_only_from_this_machine() {
+    let token = ApiKey::generate().unwrap();
+    let own: IpAddr = "192.0.2.7".parse().unwrap();
+    let access = access(&engine()).with_token(&token, own);
+    let key = key(&access, Scope::Read).await;
+    let check = async |key: &ApiKey, peer: Option<IpAddr>| {
+        let checked = access.check(Some(&header(key)), peer, Scope::Read, noon());
+        checked.await.map(|caller| caller.id)
+    };
+    for peer in [HOME, Some(own), "::ffff:127.0.0.1".parse().ok()] {
+        assert_eq!(check(&token, peer).await.unwrap(), "store", "{peer:?}");
+    }
+    for peer in [None, "192.0.2.8".parse().ok(), "2001:db8::1".parse().ok()] {
+        let refused = check(&token, peer).await.unwrap_err();
+        assert_eq!(refused.code(), "key_unknown", "{peer:?}");
+    }
+    let elsewhere = "192.0.2.8".parse().ok();
+    assert_eq!(check(&key, elsewhere).await.unwrap(), key.id());
+}
+
+#[tokio::test]
 async fn a_server_without_keys_is_open_until_the_first_key_exists() {
     let access = access(&engine());
     let caller = access.check(None, HOME, Scope::Admin, noon()).await;
