@@ -160,8 +160,8 @@ pub async fn migrate(url: &str) -> Result<Vec<String>, Error> {
     Ok(applied.iter().map(name).collect())
 }
 
-/// Tells other processes of the same user where this process serves the store, and with which
-/// token. Commands such as `windlass jobs list --store sqlite:jobs.db` then find it.
+/// Publishes where this process serves the store, and which token it accepts, to other processes of
+/// the same user. Commands such as `windlass jobs list --store sqlite:jobs.db` then find it.
 ///
 /// The address and the token are in the lock file of a SQLite store until the returned value is
 /// dropped. Returns `None` for other stores, which any process can open or none.

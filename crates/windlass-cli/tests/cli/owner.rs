@@ -256,6 +256,42 @@ fn commands_find_a_server_by_its_data_directory() {
     assert!(!without.status.success(), "{without:?}");
 }
 
+#[test]
+fn a_server_continues_when_an_operator_stops_its_worker_for_http_jobs() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = Server::start(data.path(), &[]);
+    let worker = || {
+        let listed = server.get("/api/v1/workers");
+        let workers = listed["data"].as_array().cloned().unwrap_or_default();
+        let mut workers = workers.into_iter();
+        workers.find(|worker| {
+            worker["name"]
+                .as_str()
+                .is_some_and(|name| name.ends_with("-http"))
+        })
+    };
+    let begun = Instant::now();
+    let name = loop {
+        assert!(begun.elapsed() < PATIENCE, "the worker is listed");
+        if let Some(worker) = worker().filter(|worker| worker["state"] == "running") {
+            break worker["name"].as_str().expect("a name").to_owned();
+        }
+    };
+    server.post(
+        &format!("/api/v1/workers/{name}/stop"),
+        &serde_json::json!({}),
+    );
+    while worker().is_some() {
+        assert!(begun.elapsed() < PATIENCE, "the worker stops");
+    }
+    assert_eq!(server.get("/readyz")["status"], "ok");
+    let (status, log) = server.stop();
+    assert!(
+        status.success() && log.contains("restart the server to run them"),
+        "{log}"
+    );
+}
+
 /// A complete key that no server knows.
 fn windlass_server_token() -> String {
     let key = windlass_server::access::ApiKey::generate().expect("random bytes");

@@ -513,7 +513,7 @@ impl Server {
 /// Lets commands of the same user find this server in the lock file of its store. A server with TLS
 /// gives out no token: its certificate names a host, and commands must use that name.
 ///
-/// Whoever can read the lock file can read the store as well, so the token gives away nothing.
+/// Anyone who can read the lock file can read the store as well, so the token gives away nothing.
 fn publish(
     access: Access,
     listener: &Listener,
