@@ -83,7 +83,8 @@ async fn a_token_works_next_to_keys_but_only_from_this_machine() {
     let access = access(&engine()).with_token(&token, own);
     let key = key(&access, Scope::Read).await;
     let check = async |key: &ApiKey, peer: Option<IpAddr>| {
-        let checked = access.check(Some(&header(key)), peer, Scope::Read, noon());
+        let header = header(key);
+        let checked = access.check(Some(&header), peer, Scope::Read, noon());
         checked.await.map(|caller| caller.id)
     };
     for peer in [HOME, Some(own), "::ffff:127.0.0.1".parse().ok()] {

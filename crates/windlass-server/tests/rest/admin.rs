@@ -47,6 +47,8 @@ async fn only_the_token_and_the_keys_of_the_store_give_access() {
     let refused = ask(&admin, None, NEW_KEY, Some(new.clone())).await;
     assert_eq!(refused.status, 401, "no key is created without a key");
     assert_eq!(ask(&admin, Some(token), JOBS, None).await.status, 200);
+    let first = json!({"name": "root", "scopes": ["admin"]});
+    ask(&admin, Some(token), NEW_KEY, Some(first)).await;
     let created = ask(&admin, Some(token), NEW_KEY, Some(new)).await;
     let key = created.text_at("/key");
     assert_eq!(ask(&admin, Some(&key), JOBS, None).await.status, 200);
@@ -167,8 +169,9 @@ async fn a_login_link_is_created_by_its_caller_and_audited_without_its_secret() 
     // server of the store knows no such caller.
     let engine = Arc::clone(windlass::admin::engine_of(&client));
     let access = Access::by_keys(Arc::clone(&engine), WithoutKeys::Closed);
-    let redeemed = LoginLinks::new(engine).redeem(&access, link, client.now());
-    let refused = redeemed.await.unwrap_err().to_string();
+    let links = LoginLinks::new(engine);
+    let redeemed = links.redeem(&access, link, client.now()).await;
+    let refused = redeemed.unwrap_err().to_string();
     assert!(refused.contains("API key is invalid"), "{refused}");
 }
 
