@@ -100,7 +100,7 @@ impl LoginLinks {
         }
         let link = format!("{PREFIX}{}", random_text(SECRET_CHARS)?);
         let expires_at = now.saturating_add(VALID_FOR);
-        let (name, value) = (name_of(&link), LinkDocument::new(caller));
+        let (name, value) = (name_of(&link), LinkDocument::of(caller));
         store
             .put_document(
                 LOGIN_LINKS,
@@ -143,7 +143,7 @@ impl LoginLinks {
 }
 
 impl LinkDocument {
-    fn new(caller: &Caller) -> Value {
+    fn of(caller: &Caller) -> Value {
         let scopes = caller.scopes.given().into_iter();
         let document = LinkDocument {
             id: caller.id.clone(),
