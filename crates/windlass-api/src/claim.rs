@@ -201,6 +201,19 @@ pub enum WorkerSignal {
     Stop,
 }
 
+/// What a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum WorkerState {
+    /// It claims and runs jobs.
+    Running,
+    /// It claims no jobs until an operator resumes it.
+    ClaimsPaused,
+    /// It finishes its running jobs and ends.
+    Stopping,
+}
+
 /// A running attempt, as the worker names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseRef {
@@ -435,6 +448,9 @@ pub struct Worker {
     pub alive: bool,
     /// Signal of an operator to the worker. Null if there is none.
     pub signal: Option<WorkerSignal>,
+    /// What the worker does. Null for a node that obeys no signals: a server, or a worker of an
+    /// older version.
+    pub state: Option<WorkerState>,
 }
 
 /// A page of workers, ordered by name.

@@ -16,6 +16,7 @@ mod filter;
 mod form;
 mod job;
 mod key;
+mod login_link;
 mod new_job;
 mod page;
 mod policy;
@@ -45,7 +46,7 @@ pub use change::{Edit, FailureCount, Revival, RunNow};
 pub use claim::{
     AttemptNumber, CheckedClaim, CheckedProgress, CheckedRenewal, Claim, ClaimAnswer, ClaimOrder,
     LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
-    Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
+    Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal, WorkerState,
 };
 pub use event::{Event, EventName, EventParams};
 pub use export::{ExportEnd, ExportFormat, ExportLine, ExportParams, ExportSummary};
@@ -60,6 +61,7 @@ pub use job::{
     HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
+pub use login_link::LoginLink;
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
 pub use page::{
     AuditPosition, BulkActionPosition, JobPosition, OccurrencePosition, Page, PageCursor,

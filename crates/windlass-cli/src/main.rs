@@ -19,6 +19,7 @@ mod keys;
 mod list;
 mod migrate;
 mod output;
+mod owner;
 mod policy;
 mod progress;
 mod queues;

@@ -10,8 +10,8 @@ use windlass_core::Invalid;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerUrlArgs {
     /// Use the running server at this URL, such as http://127.0.0.1:8080, with the API key in
-    /// WINDLASS_KEY. Without it, the command opens the store itself; if a server uses an embedded
-    /// store, stop the server first.
+    /// WINDLASS_KEY. Without it, the command opens the store itself, or sends its requests to the
+    /// running program that owns the file.
     #[arg(long, value_name = "URL", env = "WINDLASS_URL")]
     pub(crate) url: Option<String>,
 }

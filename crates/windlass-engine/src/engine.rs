@@ -50,6 +50,7 @@ pub struct Engine {
     due: Mutex<BTreeSet<Timestamp>>,
     due_changed: Notify,
     actions_changed: Notify,
+    signals_changed: Notify,
     instance: String,
     finish_waits: FinishWaits,
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
@@ -92,6 +93,7 @@ impl Engine {
             due: Mutex::default(),
             due_changed: Notify::new(),
             actions_changed: Notify::new(),
+            signals_changed: Notify::new(),
             instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             finish_waits: FinishWaits::default(),
             dispatchers: Mutex::default(),
@@ -282,6 +284,11 @@ impl Engine {
     /// Completes when an action of this process was created or changed by a person.
     pub(crate) fn actions_changed(&self) -> &Notify {
         &self.actions_changed
+    }
+
+    /// Notified when this process has sent or withdrawn a signal to a worker.
+    pub(crate) fn signals_changed(&self) -> &Notify {
+        &self.signals_changed
     }
 
     pub(crate) fn finish_waits(&self) -> &FinishWaits {

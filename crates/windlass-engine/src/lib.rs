@@ -52,6 +52,7 @@ mod sweeper;
 mod watchdog;
 mod worker;
 mod worker_description;
+mod worker_state;
 mod write_health;
 
 pub use action::{
@@ -84,4 +85,5 @@ pub use tokio_util::sync::CancellationToken;
 pub use watchdog::{Health, PATIENCE_DEFAULT};
 pub use worker::{Stopped, Worker, WorkerConfig};
 pub use worker_description::{WorkerDescription, is_alive};
+pub use worker_state::WorkerState;
 pub use write_health::WriteHealth;

@@ -40,7 +40,9 @@ pub use progress::REMOTE_PROGRESS_BYTES_MAX;
 pub use renew::{RemoteRenewal, RemoteRenewed};
 pub use roster::{Roster, WORKERS_MAX, remote_workers};
 pub use settle::{RemoteOutcome, RemoteSettled};
+pub(crate) use signals::{SIGNALS, signal_of};
 pub use signals::{Signal, Signals};
+pub use workers::Signalled;
 
 use crate::engine::Engine;
 use attempt_times::AttemptTimes;

@@ -13,6 +13,7 @@ mod events;
 mod failures;
 mod jobs;
 mod keys;
+mod login_links;
 mod policies;
 mod queues;
 mod replays;
@@ -261,6 +262,7 @@ pub(crate) fn table() -> Vec<Route> {
     all.extend(workers::routes());
     all.extend(events::routes());
     all.extend(keys::routes());
+    all.extend(login_links::routes());
     all.extend(secrets::routes());
     all.extend(statistics::routes());
     all.extend(audit::routes());

@@ -138,7 +138,6 @@ pub use crate::client::{
 pub use crate::handler::RESULT_BYTES_MAX;
 
 use crate::client::Client;
-#[cfg(feature = "postgres")]
 use crate::error::Error;
 
 /// Migrates the schema of a PostgreSQL database and returns the names of the applied migrations.
@@ -161,6 +160,39 @@ pub async fn migrate(url: &str) -> Result<Vec<String>, Error> {
     Ok(applied.iter().map(name).collect())
 }
 
+/// Publishes where this process serves the store, and which token it accepts, to other processes of
+/// the same user. Commands such as `windlass jobs list --store sqlite:jobs.db` then find it.
+///
+/// The address and the token are in the lock file of a SQLite store until the returned value is
+/// dropped. Returns `None` for other stores, which any process can open or none.
+///
+/// `windlass_server::admin` calls this for you.
+///
+/// # Errors
+///
+/// [`Error::Store`] if other users could read the token, or if an address is published already.
+pub fn publish_address(
+    client: &Client,
+    url: &str,
+    token: Option<&str>,
+) -> Result<Option<PublishedAddress>, Error> {
+    #[cfg(feature = "sqlite")]
+    if let Some(note) = &client.owner_note {
+        let note = note.publish(url, token)?;
+        return Ok(Some(PublishedAddress { _note: note }));
+    }
+    let _ = (client, url, token); // unused without the feature `sqlite`
+    Ok(None)
+}
+
+/// An address that other processes of the same user can find. Dropping it withdraws the address.
+#[derive(Debug)]
+#[must_use = "dropping it withdraws the address"]
+pub struct PublishedAddress {
+    #[cfg(feature = "sqlite")]
+    _note: windlass_sqlite::PublishedNote,
+}
+
 /// Returns the engine of a client: its store, clock and events.
 ///
 /// All clients and workers of one store in a process share an engine. Only programs that build
@@ -171,5 +203,8 @@ pub fn engine_of(client: &Client) -> &Arc<Engine> {
 
 /// Returns a client of an engine that the program built itself.
 pub fn client_of(engine: Arc<Engine>) -> Client {
-    Client { engine }
+    Client {
+        engine,
+        owner_note: None,
+    }
 }

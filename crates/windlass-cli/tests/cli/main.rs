@@ -11,6 +11,7 @@ mod http_jobs;
 mod http_settings;
 mod jobs;
 mod log;
+mod owner;
 mod postgres;
 mod queues;
 mod rehearsal;

@@ -1,11 +1,12 @@
-//! Remote workers: claim, renew, settle, register, and signals of operators.
+//! Remote workers (claim, renew, settle, register), and signals of operators to all workers.
 
 mod attempts;
 mod claim;
 mod registry;
 
-use windlass_api::WorkerSignal;
+use windlass_api::{WorkerSignal, WorkerState as StateWord};
 use windlass_core::WorkerName;
+use windlass_engine::WorkerState;
 use windlass_engine::remote::{RemoteWorker, Signal};
 
 use super::Route;
@@ -69,6 +70,14 @@ fn worker_of(call: &Call, named: Option<WorkerName>) -> Result<RemoteWorker, Pro
             let name = WorkerName::new(&format!("key {}", call.caller.id))?;
             Ok(RemoteWorker::Anonymous(name))
         }
+    }
+}
+
+fn state_word(state: WorkerState) -> StateWord {
+    match state {
+        WorkerState::Running => StateWord::Running,
+        WorkerState::ClaimsPaused => StateWord::ClaimsPaused,
+        WorkerState::Stopping => StateWord::Stopping,
     }
 }
 

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod admin;
 mod audit;
 mod bulk;
 mod bulk_actions;

@@ -4,11 +4,11 @@ use windlass_api::{
     BoundedInt, NewWorker, PageCursor, PageParams, Worker, WorkerPage, WorkerPosition,
 };
 use windlass_core::{Timestamp, WorkerName};
-use windlass_engine::remote::Signal;
-use windlass_engine::{WorkerDescription, is_alive};
+use windlass_engine::remote::{Signal, Signalled};
+use windlass_engine::{WorkerDescription, WorkerState, is_alive};
 use windlass_store::Node;
 
-use super::signal_word;
+use super::{signal_word, state_word};
 use crate::call::{Call, escaped};
 use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
@@ -63,6 +63,7 @@ pub(super) async fn list(
 
 fn view(node: Node, signal: Option<Signal>, now: Timestamp) -> Worker {
     Worker {
+        state: WorkerState::of(&node, signal).map(state_word),
         alive: is_alive(&node, now),
         heartbeat_age_ms: u64::try_from(now.since(node.beat_at).as_millis()).unwrap_or(u64::MAX),
         name: node.name,
@@ -101,8 +102,16 @@ async fn signal(
     signal: Option<Signal>,
 ) -> Result<Reply<Worker>, Problem> {
     let name: WorkerName = call.name("name")?;
-    let node = call.app.remote.signal(&name, signal).await?;
-    let node = node.ok_or_else(no_worker)?;
+    let node = match call.app.remote.signal(&name, signal).await? {
+        Signalled::Sent(node) => node,
+        Signalled::ObeysNone => {
+            let detail =
+                "this node obeys no signals: it is a server, or a worker of an older version";
+            return Err(Problem::conflict("obeys_no_signals", detail)
+                .hint("send a signal of the operating system to its process instead"));
+        }
+        Signalled::Unknown => return Err(no_worker()),
+    };
     call.audit_plain(action, name.as_str()).await;
     Ok(Reply::ok(view(node, signal, call.now)))
 }
