@@ -27,6 +27,7 @@ use crate::engine::Engine;
 use crate::event::{ActionEvent, Event};
 use crate::ids::Origin;
 
+pub(crate) use document::live as live_actions;
 pub use document::{Action, ItemFailure};
 pub use runner::{ActionRunner, ActionRunnerConfig, Activity};
 
