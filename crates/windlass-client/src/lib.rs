@@ -6,6 +6,7 @@ mod client;
 mod connection;
 mod error;
 mod events;
+mod hooks;
 mod jobs;
 mod pager;
 mod queues;

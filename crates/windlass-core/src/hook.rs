@@ -125,7 +125,8 @@ impl HookDefinition {
             refuse("url", rule);
         }
         if self.sign.is_empty() || self.sign.len() > SIGN_MAX {
-            let rule = format!("must name 1 to {SIGN_MAX} secrets, so that the target can verify reports");
+            let rule =
+                format!("must name 1 to {SIGN_MAX} secrets, so that the target can verify reports");
             refuse("sign", rule);
         }
         if self.events.is_empty() {
@@ -136,7 +137,8 @@ impl HookDefinition {
             refuse("kind", rule.to_owned());
         }
         if self.queue.as_ref().is_some_and(QueueName::is_reserved) {
-            let rule = "must not begin with `windlass.`, because hooks do not report reserved queues";
+            let rule =
+                "must not begin with `windlass.`, because hooks do not report reserved queues";
             refuse("queue", rule.to_owned());
         }
         let is_short = self.stalled_after < STALLED_AFTER_MIN;

@@ -77,7 +77,7 @@ pub use intervention::{
 pub use invalid::Invalid;
 pub use job::{
     Concurrency, Conflict, Delivery, Edit, FailureCount, FinalState, Finish, Job, Lane, Lease,
-    Occurrence, OnDuplicate, Revival, StateDetails, Timeout, Unique,
+    Occurrence, OnDuplicate, Revival, RevivalChanges, StateDetails, Timeout, Unique,
 };
 pub use json_rules::JsonRules;
 pub use name::{HookName, Key, Kind, QueueName, ScheduleName, Tag, WorkerName, check_path_segment};

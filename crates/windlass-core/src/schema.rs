@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::{
-    ActionId, AttemptError, Fingerprint, HookName, JobId, Key, Kind, Payload, QueueName, ScheduleId,
-    ScheduleName, Tag, Timestamp, WorkerName,
+    ActionId, AttemptError, Fingerprint, HookName, JobId, Key, Kind, Payload, QueueName,
+    ScheduleId, ScheduleName, Tag, Timestamp, WorkerName,
 };
 
 macro_rules! inline_schemas {

@@ -98,6 +98,7 @@ impl Work {
     }
 
     fn check(&self) -> Result<(), Invalid> {
+        store_change(&self.bulk_change()).check()?;
         let text = serde_json::to_string(&self.bulk_change()).unwrap_or_default();
         if text.len() > CHANGE_BYTES_MAX {
             let rule = format!("must have at most {CHANGE_BYTES_MAX} bytes of JSON");

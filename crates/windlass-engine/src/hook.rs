@@ -10,11 +10,9 @@ mod watcher;
 use std::sync::Arc;
 
 use windlass_core::{
-    Filter, HOOKS_MAX, Hook, HookDefinition, HookName, Invalid, Job, JobId, hook_queue,
+    Filter, HOOKS_MAX, Hook, HookDefinition, HookName, Invalid, Job, JobId, Timestamp, hook_queue,
 };
-use windlass_store::{
-    Document, Enqueue, Expected, Page, StoreError, Written, compare_and_set,
-};
+use windlass_store::{Document, EnqueueMode, Expected, Page, StoreError, Written, compare_and_set};
 
 use crate::engine::Engine;
 
@@ -95,7 +93,8 @@ impl StoredHooks {
             // A stored hook that this version cannot read is replaced as a whole.
             let stored = document.as_ref().and_then(|one| read(one).ok());
             let hook = Hook::put(name.clone(), definition.clone(), stored.as_ref(), now);
-            let value = serde_json::to_value(&hook).expect("a hook has only names, texts and times");
+            let value =
+                serde_json::to_value(&hook).expect("a hook has only names, texts and times");
             let as_read = Expected::as_read(document.as_ref());
             let written = store.put_document(HOOKS, name.as_str(), &value, as_read, None, now);
             Ok(written.await?.version().map(|_| (hook, document.is_none())))
@@ -115,13 +114,21 @@ impl StoredHooks {
 
     /// Enqueues a report of the event `test`, also for a paused hook. Returns its job.
     pub async fn test(&self, name: &HookName) -> Result<Job, HookError> {
-        let hook = self.get(name).await?;
         let now = self.engine.now();
-        let job = hook.test_job(now);
-        let job = job.into_stored_job(self.engine.ids().job(now), now);
-        let batch = Enqueue::all(vec![job.clone()]);
-        self.engine.store().enqueue(batch, now).await?;
-        self.engine.enqueued(std::iter::once(&job), now);
+        self.test_as(name, self.engine.ids().job(now), now).await
+    }
+
+    /// Like [`StoredHooks::test`], with a given id and time. The same id again enqueues nothing.
+    pub async fn test_as(
+        &self,
+        name: &HookName,
+        id: JobId,
+        now: Timestamp,
+    ) -> Result<Job, HookError> {
+        let hook = self.get(name).await?;
+        let job = hook.test_job(now).into_stored_job(id, now);
+        let jobs = vec![job.clone()];
+        self.engine.enqueue(jobs, EnqueueMode::AllOrNone).await?;
         Ok(job)
     }
 

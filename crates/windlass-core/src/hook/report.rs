@@ -232,7 +232,10 @@ impl Hook {
             "url": self.definition.url, "method": "POST", "sign": self.definition.sign, "body": body,
         });
         let payload = Payload::from_serialize(&payload, PAYLOAD_BYTES_MAX);
-        let tags = [Ok(Hook::tag(&self.name)), Tag::new(&format!("event:{event}"))];
+        let tags = [
+            Ok(Hook::tag(&self.name)),
+            Tag::new(&format!("event:{event}")),
+        ];
         NewJob {
             payload: payload.expect("a report has a few bounded fields"),
             queue: hook_queue(),

@@ -45,7 +45,10 @@ fn body(job: &NewJob) -> Value {
 fn a_report_is_a_signed_http_job_without_error_text() {
     let hook = hook();
     let (_, job) = hook.report_job(&death(group("mail", "email:send"), NOW));
-    assert_eq!((job.kind.as_str(), job.queue.as_str()), ("http", HOOK_QUEUE));
+    assert_eq!(
+        (job.kind.as_str(), job.queue.as_str()),
+        ("http", HOOK_QUEUE)
+    );
     let payload: Value = job.payload.decode().unwrap();
     assert_eq!(payload["url"], "https://ops.example/hook");
     assert_eq!(payload["sign"], json!(["ops-key"]));
@@ -78,7 +81,10 @@ fn one_minute_of_one_group_is_one_job() {
         (id, job.unique.unwrap().key)
     };
     let first = made(&death(group("mail", "a"), "2026-01-01T12:00:00Z"));
-    assert_eq!(made(&death(group("mail", "a"), "2026-01-01T12:00:59Z")), first);
+    assert_eq!(
+        made(&death(group("mail", "a"), "2026-01-01T12:00:59Z")),
+        first
+    );
     for other in [
         death(group("mail", "a"), "2026-01-01T12:01:00Z"),
         death(group("mail", "b"), "2026-01-01T12:00:00Z"),
@@ -103,12 +109,16 @@ fn a_hook_reports_what_it_names() {
         hook.reports(&report)
     };
     assert!(!changed(|hook| hook.definition.paused = true));
-    assert!(!changed(|hook| hook.definition.events = [HookEvent::QueueStalled].into()));
+    assert!(!changed(
+        |hook| hook.definition.events = [HookEvent::QueueStalled].into()
+    ));
     assert!(!changed(|hook| hook.definition.queue = "other".parse().ok()));
     assert!(changed(|hook| hook.definition.queue = "mail".parse().ok()));
     assert!(!changed(|hook| hook.definition.kind = "b".parse().ok()));
     assert!(changed(|hook| hook.definition.kind = "a".parse().ok()));
-    assert!(!changed(|hook| hook.active_since = at("2026-01-01T12:00:31Z")));
+    assert!(!changed(
+        |hook| hook.active_since = at("2026-01-01T12:00:31Z")
+    ));
 }
 
 #[test]
@@ -212,6 +222,9 @@ fn a_queue_is_stalled_after_its_time_and_not_before() {
     assert_eq!(report.at, at("2026-01-01T12:05:00Z"));
     let (_, job) = hook().report_job(&report);
     let body = body(&job);
-    assert_eq!((&body["queue"], &body["ready"]), (&json!("mail"), &json!(2)));
+    assert_eq!(
+        (&body["queue"], &body["ready"]),
+        (&json!("mail"), &json!(2))
+    );
     assert_eq!(body["idle_since"], "2026-01-01T12:00:00Z");
 }

@@ -32,7 +32,10 @@ impl NewGroups {
     /// Returns the groups. They stay until [`NewGroups::remove`].
     pub(crate) fn list(&self) -> Vec<(GroupKey, (Timestamp, JobId))> {
         let groups = lock(&self.0);
-        groups.iter().map(|(key, seen)| (key.clone(), *seen)).collect()
+        groups
+            .iter()
+            .map(|(key, seen)| (key.clone(), *seen))
+            .collect()
     }
 
     /// Forgets groups that were listed, unless they became new again.

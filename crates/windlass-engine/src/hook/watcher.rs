@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::statistics::{Statistics, StatisticsRange};
 use windlass_core::{
-    ActionState, DeadReason, Filter, GroupKey, Hook, HookEvent, HookReport, HookSubject, Job, JobId,
-    Kind, ListedState, QueueName, QueueStarts, STALL_QUEUES_MAX, State, Timestamp, hook_queue,
-    idle_since,
+    ActionState, DeadReason, Filter, GroupKey, Hook, HookEvent, HookReport, HookSubject, Job,
+    JobId, Kind, ListedState, QueueName, QueueStarts, STALL_QUEUES_MAX, State, Timestamp,
+    hook_queue, idle_since,
 };
 use windlass_store::{
     Counts, Enqueue, EnqueueMode, Enqueued, FailureGroup, GroupFilter, ListOrder, PAGE_MAX, Page,
@@ -114,7 +114,9 @@ impl HookWatcher {
             self.engine.new_groups().remove(&new_groups);
             return Ok(enqueued);
         }
-        let from = progress.seen_to.map(|seen_to| seen_to.saturating_sub(OVERLAP));
+        let from = progress
+            .seen_to
+            .map(|seen_to| seen_to.saturating_sub(OVERLAP));
         let from = from.unwrap_or(oldest).max(oldest);
         let from = from.max(now.saturating_sub(LOOK_BACK_MAX));
         look.groups(from, &mut reports).await?;
@@ -270,7 +272,11 @@ impl Look<'_> {
     /// Reports new groups and deaths since `from`, page by page.
     async fn groups(&self, from: Timestamp, reports: &mut Reports) -> Result<(), StoreError> {
         let events = [HookEvent::Dead, HookEvent::FailureGroupCreated];
-        let names = |hook: &Hook| events.iter().any(|event| hook.definition.events.contains(event));
+        let names = |hook: &Hook| {
+            events
+                .iter()
+                .any(|event| hook.definition.events.contains(event))
+        };
         if !self.hooks.iter().any(names) {
             return Ok(());
         }
@@ -414,7 +420,9 @@ impl Look<'_> {
                 }
             }
         }
-        progress.idle_since.retain(|name, _| queues.contains_key(name));
+        progress
+            .idle_since
+            .retain(|name, _| queues.contains_key(name));
         progress.starts_seen_at = Some(self.now);
         Ok(())
     }
@@ -482,10 +490,7 @@ fn group_subject(
 
 impl Engine {
     /// The replays that stopped themselves at or after `from` and were not continued or ended.
-    async fn stopped_replays(
-        &self,
-        from: Timestamp,
-    ) -> Result<Vec<ActionStatus>, StoreError> {
+    async fn stopped_replays(&self, from: Timestamp) -> Result<Vec<ActionStatus>, StoreError> {
         let mut stopped = Vec::new();
         for action in live_actions(self).await? {
             let is_stopped = action.state == ActionState::Stopped;

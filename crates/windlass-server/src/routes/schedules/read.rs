@@ -1,7 +1,7 @@
 //! Reads schedules and their past occurrences.
 
 use axum::http::header::ETAG;
-use windlass_api::{Occurrence, Page, PageCursor, PageParams, ScheduleView};
+use windlass_api::{Occurrence, Page, PageCursor, PageParams, ScheduleParams, ScheduleView};
 use windlass_core::Timestamp;
 use windlass_store::Schedule;
 
@@ -15,6 +15,7 @@ const LIST_DEFAULT: usize = 50;
 pub(super) async fn list(
     call: Call,
     Params(page): Params<PageParams<String>>,
+    Params(filter): Params<ScheduleParams>,
 ) -> Result<Reply<Page<ScheduleView>>, Problem> {
     let (limit, after) = (page.limit_or(LIST_DEFAULT), page.after());
     let client = &call.app.client;
@@ -23,6 +24,7 @@ pub(super) async fn list(
     let unreadable = client.unreadable_schedules().await?.into_iter();
     let mut schedules: Vec<StoredSchedule> = readable
         .chain(unreadable.map(StoredSchedule::Unreadable))
+        .filter(|one| filter.matches(one.name(), one.definition()))
         .filter(|one| after.as_deref().is_none_or(|after| one.name() > after))
         .collect();
     schedules.sort_by(|one, other| one.name().cmp(other.name()));
