@@ -26,7 +26,7 @@ impl Client {
         self.send_json(call.body(new)?).await
     }
 
-    /// Creates many schedules, at most 1,000. Each valid one is created, whatever happens to the
+    /// Creates many schedules, at most 1,000. A refused one does not stop the
     /// others.
     ///
     /// The client repeats a failed request only with an

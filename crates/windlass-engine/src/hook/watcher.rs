@@ -187,7 +187,7 @@ impl HookWatcher {
             } else {
                 warn!(
                     %queue,
-                    "hooks exist, but no live worker runs HTTP jobs; reports wait until a server with `http_jobs` starts"
+                    "hooks exist, but no live worker runs HTTP jobs; reports wait until a server with `http_jobs`, or a worker with HTTP jobs, takes this queue"
                 );
             }
         }

@@ -43,7 +43,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/api/v1/schedules/bulk", Scope::Operate, edit::create_many)
             .summary(
                 TAG,
-                "Creates many schedules. Each valid one is created, whatever happens to the others.",
+                "Creates up to 1,000 schedules. A refused one does not stop the others.",
             )
             .status(200, "The result of each schedule.")
             .bulk_body()

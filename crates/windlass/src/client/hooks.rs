@@ -9,8 +9,8 @@ use super::Client;
 impl Client {
     /// Reads, changes and tests the hooks of the store: which events Windlass reports to a URL.
     ///
-    /// Any worker or server of the store makes the reports. Only a server sends them, because they
-    /// are HTTP jobs.
+    /// Any worker or server of the store makes the reports. They are HTTP jobs in the queue
+    /// `windlass.hooks`: a server sends them, or a worker with HTTP jobs on this queue.
     ///
     /// ```
     /// use windlass::Client;
