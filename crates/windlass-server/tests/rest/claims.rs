@@ -169,7 +169,7 @@ async fn a_client_that_asks_again_by_its_claim_id_keeps_the_jobs_it_gets() {
         let id = server
             .job(&json!({"kind": "a", "queue": queue, "delivery": "at_most_once"}))
             .await;
-        let body = json!({"queue": queue, "worker": "w", "claim_id": "c"});
+        let body = json!({"queue": queue, "worker": "w", "claim_id": format!("c{round}")});
         server.post_and_reset("/api/v1/claim", &body).await;
         assert_eq!(server.claim(&body).await.len(), 1, "round {round}");
         let another = json!({"queue": queue, "worker": "another"});

@@ -258,22 +258,22 @@ async fn a_rule_is_previewed_before_and_after_it_is_stored() {
 async fn schedules_are_listed_by_name_pause_queue_and_kind() {
     let server = Server::open().await;
     for (name, queue, kind, paused) in [
-        ("mail/a", "mail", "send", false),
-        ("mail/b", "mail", "clean", true),
+        ("mail.a", "mail", "send", false),
+        ("mail.b", "mail", "clean", true),
         ("report", "slow", "send", false),
     ] {
         let job = json!({"kind": kind, "queue": queue});
         let body = json!({"name": name, "every": "1h", "job": job, "paused": paused});
         assert_eq!(server.post("/api/v1/schedules", &body).await.status, 201);
     }
-    spoiled(&server, "mail/spoiled").await;
+    spoiled(&server, "mail.spoiled").await;
     for (query, expected) in [
-        ("", &["mail/a", "mail/b", "mail/spoiled", "report"][..]),
-        ("?name_prefix=mail/", &["mail/a", "mail/b", "mail/spoiled"]),
-        ("?paused=true", &["mail/b"]),
-        ("?paused=false", &["mail/a", "report"]),
-        ("?queue=mail", &["mail/a", "mail/b"]),
-        ("?kind=send", &["mail/a", "report"]),
+        ("", &["mail.a", "mail.b", "mail.spoiled", "report"][..]),
+        ("?name_prefix=mail.", &["mail.a", "mail.b", "mail.spoiled"]),
+        ("?paused=true", &["mail.b"]),
+        ("?paused=false", &["mail.a", "report"]),
+        ("?queue=mail", &["mail.a", "mail.b"]),
+        ("?kind=send", &["mail.a", "report"]),
         ("?kind=send&name_prefix=r", &["report"]),
     ] {
         let listed = server.get(&format!("/api/v1/schedules{query}")).await;
@@ -308,10 +308,7 @@ async fn each_schedule_of_a_bulk_request_has_its_own_result() {
     assert!(data[0]["next_at"].is_string());
     assert_eq!(data[1]["problem"]["code"], "schedule_exists");
     let pointers = |index: usize| {
-        let problems = data[index]["problem"]["problems"]
-            .as_array()
-            .unwrap()
-            .iter();
+        let problems = data[index]["problem"]["errors"].as_array().unwrap().iter();
         let mut pointers: Vec<_> = problems.map(|one| one["pointer"].clone()).collect();
         pointers.sort_by_key(ToString::to_string);
         pointers
