@@ -80,7 +80,7 @@ fn a_hook_is_managed_from_the_command_line_and_reports_a_dead_job() {
 
     let job = json!({"kind": "email", "queue": "mail", "max_attempts": 1});
     server.post("/api/v1/jobs", &job);
-    let claimed = server.post("/api/v1/claim", &json!({"queues": ["mail"], "worker": "w"}));
+    let claimed = server.post("/api/v1/claim", &json!({"queues": ["mail"]}));
     let of = claimed.pointer("/data/0").expect("a job");
     let outcome =
         json!({"id": of["id"], "attempt": 1, "outcome": "failed", "error": "no user ann"});
