@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{HOOK_QUEUE, Hook, HookEvent};
 use crate::job::{OnDuplicate, Timeout, Unique};
@@ -133,8 +133,8 @@ impl HookSubject {
         }
     }
 
-    fn fields(&self, include_error_text: bool) -> Value {
-        match self {
+    fn fields(&self, include_error_text: bool) -> Map<String, Value> {
+        let fields = match self {
             HookSubject::Group {
                 key,
                 job,
@@ -147,8 +147,8 @@ impl HookSubject {
                     "queue": key.queue, "kind": key.kind, "fingerprint": key.fingerprint,
                     "job_id": job, "reason": reason, "dead": dead, "retrying": retrying,
                 });
-                if include_error_text {
-                    fields["error"] = json!(error);
+                if let (true, Some(fields)) = (include_error_text, fields.as_object_mut()) {
+                    fields.insert("error".to_owned(), json!(error));
                 }
                 fields
             }
@@ -172,6 +172,10 @@ impl HookSubject {
             } => json!({
                 "queue": queue, "ready": ready, "running": running, "idle_since": idle_since,
             }),
+        };
+        match fields {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
         }
     }
 }
@@ -207,7 +211,7 @@ impl Hook {
         let key = format!("{}:{}:{group:016x}:{minute}", self.name, report.event);
         let id = JobId::new(report.minute_start(), fixed_hash(key.as_bytes()));
         let mut body = report.subject.fields(self.definition.include_error_text);
-        body["link"] = json!(report.subject.link());
+        body.insert("link".to_owned(), json!(report.subject.link()));
         let mut job = self.job(report.event.name(), report.at, body);
         job.unique = Key::new(&key).ok().map(|key| Unique {
             key,
@@ -219,15 +223,19 @@ impl Hook {
 
     /// The job of a test: a report of the event `test`, which shows that the target gets reports.
     pub fn test_job(&self, now: Timestamp) -> NewJob {
-        let link = json!({"link": format!("/api/v1/hooks/{}", self.name)});
-        self.job("test", now, link)
+        let link = json!(format!("/api/v1/hooks/{}", self.name));
+        let body = Map::from_iter([("link".to_owned(), link)]);
+        self.job("test", now, body)
     }
 
-    fn job(&self, event: &str, at: Timestamp, mut body: Value) -> NewJob {
-        body["version"] = json!(BODY_VERSION);
-        body["event"] = json!(event);
-        body["at"] = json!(at);
-        body["hook"] = json!(self.name);
+    fn job(&self, event: &str, at: Timestamp, mut body: Map<String, Value>) -> NewJob {
+        let common = [
+            ("version", json!(BODY_VERSION)),
+            ("event", json!(event)),
+            ("at", json!(at)),
+            ("hook", json!(self.name)),
+        ];
+        body.extend(common.map(|(name, value)| (name.to_owned(), value)));
         let payload = json!({
             "url": self.definition.url, "method": "POST", "sign": self.definition.sign, "body": body,
         });
