@@ -14,6 +14,7 @@ mod export;
 mod failures;
 mod filter;
 mod form;
+mod hook;
 mod job;
 mod key;
 mod login_link;
@@ -56,6 +57,7 @@ pub use form::{
     CompletedJob, Completion, CompletionOutcome, Created, FormDelivery, FormSchedule, FormView,
     JobOrForm, NewJobOrForm, SchedulerForm,
 };
+pub use hook::{Hook, HookDetails, HookReport, HookTest, PutHook};
 pub use job::{
     Attempt, AttemptStatus, BatchAnswer, BulkAnswer, BulkResult, Content, CreatedJob, FormAttempt,
     HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
@@ -83,8 +85,9 @@ pub use read::{
 pub use replay::{Canary, CheckedReplay, NewReplay, Replay, ReplayAnswer, StopRules};
 pub use retry::{Backoff, BackoffType, Jitter, JitterObject, JitterType, Policy, Retry};
 pub use schedule::{
-    Backfill, BackfillAnswer, BackfillRange, CheckedPreview, Firing, NewSchedule, Occurrence,
-    Preview, PreviewParams, PutSchedule, RunAnswer, Schedule, SchedulePatch, ScheduleTimes,
+    Backfill, BackfillAnswer, BackfillRange, BulkScheduleResult, BulkSchedules,
+    BulkSchedulesAnswer, CheckedPreview, Firing, NewSchedule, Occurrence, Preview, PreviewParams,
+    PutSchedule, RunAnswer, Schedule, ScheduleParams, SchedulePatch, ScheduleText, ScheduleTimes,
     ScheduleView, UnreadableSchedule,
 };
 pub use settle::{

@@ -4,7 +4,7 @@
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use clap::{Args, ValueEnum};
-use windlass_api::{FailureCount, Reason};
+use windlass_api::{BoundedInt, FailureCount, Reason, Retry};
 use windlass_core::{DeadReason, Invalid};
 
 /// The flags of a command that can change several jobs.
@@ -56,6 +56,40 @@ pub(crate) fn reason(text: &str) -> Result<Reason, Invalid> {
         return Err(Invalid::new("--reason", rule));
     }
     Reason::new(text.to_owned()).map_err(|rule| Invalid::new("--reason", rule))
+}
+
+/// The fields of jobs that a revival changes.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct RevivalArgs {
+    /// New limit of attempts of each job that may fail in all. With `--failures keep`, those that
+    /// failed before count.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) max_attempts: Option<u32>,
+
+    /// New retry policy of each job: the name of a preset, or a policy as JSON.
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) retry: Option<String>,
+}
+
+impl RevivalArgs {
+    /// The limit as the API takes it.
+    pub(crate) fn limit(&self) -> Option<BoundedInt<1, 1000>> {
+        BoundedInt::new(self.max_attempts?.into())
+    }
+
+    /// The policy as the API takes it.
+    pub(crate) fn retry(&self) -> Result<Option<Retry>, Invalid> {
+        let Some(text) = &self.retry else {
+            return Ok(None);
+        };
+        let value = match text.trim_start().starts_with('{') {
+            true => serde_json::from_str(text),
+            false => serde_json::from_value(text.clone().into()),
+        };
+        let rule = "must be the name of a preset (see `windlass policy list`) or a policy as JSON";
+        let invalid = |error| Invalid::new("--retry", format!("{rule}: {error}"));
+        value.map(Some).map_err(invalid)
+    }
 }
 
 /// What a revival does to the failure count.

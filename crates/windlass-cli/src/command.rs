@@ -13,6 +13,7 @@ use crate::bulk::BulkCommand;
 use crate::config::ConfigCommand;
 use crate::doctor::DoctorCommand;
 use crate::failures::FailuresCommand;
+use crate::hooks::HooksCommand;
 use crate::jobs::JobsCommand;
 use crate::keys::KeysCommand;
 use crate::migrate::MigrateCommand;
@@ -75,6 +76,10 @@ pub(crate) enum Command {
 
     /// Show what happened in the queues: counts, waiting and run times.
     Stats(StatsCommand),
+
+    /// Report events to URLs: dead jobs, new causes, stopped replays, stalled queues.
+    #[command(subcommand)]
+    Hooks(HooksCommand),
 
     /// Create, list and revoke API keys.
     #[command(subcommand)]

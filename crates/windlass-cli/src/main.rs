@@ -14,6 +14,7 @@ mod config;
 mod doctor;
 mod failures;
 mod filter;
+mod hooks;
 mod jobs;
 mod keys;
 mod list;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Jobs(command) => jobs::run(&command, &output),
         Command::Queues(command) => queues::run(&command, &output),
         Command::Failures(command) => failures::run(&command, &output),
+        Command::Hooks(command) => hooks::run(&command, &output),
         Command::Replay(command) => replay::run(&command, &output),
         Command::Bulk(command) => bulk::run(&command, &output),
         Command::Stats(command) => stats::run(&command, &output),

@@ -7,6 +7,7 @@ mod connection;
 mod error;
 mod events;
 mod export;
+mod hooks;
 mod jobs;
 mod pager;
 mod queues;

@@ -26,6 +26,7 @@ pub mod fairness;
 pub mod fields;
 mod filter;
 mod fingerprint;
+mod hook;
 mod id;
 mod intervention;
 mod invalid;
@@ -64,6 +65,10 @@ pub use failure_group::{
 };
 pub use filter::{Filter, ListedState, PayloadMatch};
 pub use fingerprint::Fingerprint;
+pub use hook::{
+    HOOK_QUEUE, HOOKS_MAX, Hook, HookDefinition, HookEvent, HookReport, HookSubject, QueueStarts,
+    STALL_QUEUES_MAX, STALLED_AFTER_DEFAULT, hook_queue, idle_since,
+};
 pub use id::{ActionId, JobId, ScheduleId};
 pub use intervention::{
     ActionCount, ActionTally, FirstOutcome, Interventions, RevivalResult, Revived, revival_changes,
@@ -71,10 +76,10 @@ pub use intervention::{
 pub use invalid::Invalid;
 pub use job::{
     Concurrency, Conflict, Delivery, Edit, FailureCount, FinalState, Finish, Job, Lane, Lease,
-    Occurrence, OnDuplicate, Revival, StateDetails, Timeout, Unique,
+    Occurrence, OnDuplicate, Revival, RevivalChanges, StateDetails, Timeout, Unique,
 };
 pub use json_rules::JsonRules;
-pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName, check_path_segment};
+pub use name::{HookName, Key, Kind, QueueName, ScheduleName, Tag, WorkerName, check_path_segment};
 pub use new_job::{Deadline, JOB_BYTES_MAX, NewJob, Start, TIMEOUT_DEFAULT, check_meta};
 pub use outage::{Heartbeats, HoldNotice, SweepHold, outage_hold};
 pub use patch::{Patch, PatchError, PayloadPatch};

@@ -28,6 +28,7 @@ use crate::engine::Engine;
 use crate::event::{ActionEvent, Event};
 use crate::ids::Origin;
 
+pub(crate) use document::live as live_actions;
 pub use document::{Action, ItemFailure};
 pub use runner::{ActionRunner, ActionRunnerConfig, Activity};
 
@@ -98,6 +99,7 @@ impl Work {
     }
 
     fn check(&self) -> Result<(), Invalid> {
+        store_change(&self.bulk_change()).check()?;
         let text = serde_json::to_string(&self.bulk_change()).unwrap_or_default();
         if text.len() > CHANGE_BYTES_MAX {
             let rule = format!("must have at most {CHANGE_BYTES_MAX} bytes of JSON");

@@ -20,6 +20,7 @@ use crate::committer::is_refusal;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
 use crate::finish_waits::FinishWaits;
+use crate::hook::NewGroups;
 use crate::ids::Ids;
 use crate::instrumented_store::InstrumentedStore;
 use crate::job_log::JobLog;
@@ -60,6 +61,7 @@ pub struct Engine {
     job_log: JobLog,
     collector: Collector,
     unreadable_settings: UnreadableSettings,
+    new_groups: NewGroups,
 }
 
 impl Engine {
@@ -103,6 +105,7 @@ impl Engine {
             job_log: JobLog::default(),
             collector: Collector::default(),
             unreadable_settings: UnreadableSettings::default(),
+            new_groups: NewGroups::default(),
         }
     }
 
@@ -126,6 +129,11 @@ impl Engine {
     /// The queues whose settings cannot be read.
     pub(crate) fn unreadable_settings(&self) -> &UnreadableSettings {
         &self.unreadable_settings
+    }
+
+    /// The failure groups that became new in this process.
+    pub(crate) fn new_groups(&self) -> &NewGroups {
+        &self.new_groups
     }
 
     /// Whether the store accepts writes.

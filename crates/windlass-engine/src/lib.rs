@@ -29,6 +29,7 @@ mod event;
 mod fetcher;
 mod finish_waits;
 mod handler;
+mod hook;
 mod ids;
 mod instrumented_store;
 mod janitor;
@@ -70,6 +71,7 @@ pub use event::{
     ActionEvent, Event, JobEvent, JobRef, Observer, Received, ScheduleEvent, Subscription,
 };
 pub use handler::{Handler, Handlers, Hooks, Running};
+pub use hook::{HookError, HookWatcher, HookWatcherConfig, StoredHooks};
 pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig};
 pub use lingering_handlers::lingering_jobs;

@@ -187,6 +187,11 @@ pub enum RemoteError {
     /// The worker does not hold the attempt, or no longer.
     #[error("{0}")]
     LeaseLost(Lost),
+    /// An earlier claim with the same id named other queues.
+    #[error(
+        "`claim_id` repeats a claim of other queues; repeat it with the same queues, or use a new id"
+    )]
+    ClaimIdReused,
     /// The maximum number of workers is reached.
     #[error(
         "there are already {WORKERS_MAX} remote workers, the maximum; remove some, or wait 10 min until inactive ones are removed"

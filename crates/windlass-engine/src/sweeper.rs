@@ -215,6 +215,7 @@ impl Sweeper {
                 continue;
             };
             if let Some(fingerprint) = job.fingerprint.filter(|_| expired.is_new_group) {
+                self.engine.new_groups().add(job, fingerprint, now);
                 let what = JobEvent::FailureGroupCreated { fingerprint };
                 self.engine.emit_job(now, &JobRef::of(job), what);
             }

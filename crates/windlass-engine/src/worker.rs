@@ -24,6 +24,7 @@ use crate::dispatcher::{Dispatcher, DispatcherConfig};
 use crate::engine::Engine;
 use crate::fetcher::{Fetcher, FetcherConfig};
 use crate::handler::{Handlers, Hooks};
+use crate::hook::{HookWatcher, HookWatcherConfig};
 use crate::janitor::{Janitor, JanitorConfig};
 use crate::queue_settings::SettingsFollower;
 use crate::registry::Registry;
@@ -175,6 +176,7 @@ pub struct Worker {
     pub(crate) janitor: Arc<Janitor>,
     statistics: Arc<StatisticsWriter>,
     action_runner: Arc<ActionRunner>,
+    hook_watcher: Arc<HookWatcher>,
     no_claims: CancellationToken,
 }
 
@@ -234,6 +236,7 @@ impl Worker {
             config.name.as_str(),
             ActionRunnerConfig::default(),
         );
+        let hook_watcher = HookWatcher::new(Arc::clone(&engine), HookWatcherConfig::default());
         Ok(Worker {
             engine,
             slots,
@@ -249,6 +252,7 @@ impl Worker {
             janitor: Arc::new(janitor),
             statistics: Arc::new(statistics),
             action_runner: Arc::new(action_runner),
+            hook_watcher: Arc::new(hook_watcher),
             no_claims,
             config,
         })
@@ -478,6 +482,10 @@ impl Worker {
         let (runner, until) = (Arc::clone(&self.action_runner), self.no_claims.clone());
         self.spawn_loop(&mut loops, "actions", move |pulse| {
             Arc::clone(&runner).run(until.clone(), pulse)
+        });
+        let (watcher, until) = (Arc::clone(&self.hook_watcher), self.no_claims.clone());
+        self.spawn_loop(&mut loops, "hooks", move |pulse| {
+            Arc::clone(&watcher).run(until.clone(), pulse)
         });
         let (janitor, until) = (Arc::clone(&self.janitor), self.no_claims.clone());
         self.spawn_loop(&mut loops, "janitor", move |pulse| {

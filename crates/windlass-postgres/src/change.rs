@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use windlass_core::{
-    ActionCount, ActionId, Conflict, Edit, Event, Job, JobId, Patch, QueueName, Revival, State,
-    Timestamp,
+    ActionCount, ActionId, Conflict, Edit, Event, Job, JobId, Patch, QueueName, Revival,
+    RevivalChanges, State, Timestamp,
 };
 use windlass_store::stored::LastAttempt;
 use windlass_store::{ActionStep, Attempt, Change, Changed};
@@ -70,6 +70,12 @@ async fn queues_entered(
     change: &Change,
 ) -> DriverResult<Vec<String>> {
     match change {
+        Change::Revive(Revival {
+            changes: RevivalChanges {
+                queue: Some(queue), ..
+            },
+            ..
+        }) => Ok(vec![queue.to_string()]),
         Change::Revive(_) => {
             let sql = "select queue from windlass.dead where id = any ($1)
                  union select queue from windlass.finished where id = any ($1)";
@@ -103,6 +109,7 @@ impl ChangeBatch {
     ) -> DriverResult<Self> {
         let target = match change {
             Change::Edit(Edit { queue, .. }) | Change::Patch(Patch { queue, .. }) => queue.as_ref(),
+            Change::Revive(revival) => revival.changes.queue.as_ref(),
             _ => None,
         };
         let jobs = found.jobs.values().map(|found| &found.job);
@@ -177,10 +184,18 @@ impl ChangeBatch {
         let before = job.state();
         let event = Event::Revived(revival.consent);
         before.after(event).ok_or(Changed::Conflict(before))?;
-        self.refuse_taken_key(job, &job.queue, before)?;
-        self.refuse_full(&job.queue)?;
+        let target = revival.changes.queue.as_ref().unwrap_or(&job.queue);
+        self.refuse_taken_key(job, target, before)?;
+        self.refuse_full(target)?;
         let replay = step.and_then(ActionStep::replay);
+        let left = unique_key::queue_key(job, &job.queue);
         job.revive(revival.clone(), replay, now)?;
+        // A cancelled job may still hold its key in the queue that it leaves.
+        if let Some(left) = left
+            && self.holders.get(&left) == Some(&job.id)
+        {
+            self.holders.remove(&left);
+        }
         self.enter(&job.queue);
         Ok(())
     }

@@ -11,6 +11,7 @@ mod completions;
 mod dead_letters;
 mod events;
 mod failures;
+mod hooks;
 mod jobs;
 mod keys;
 mod login_links;
@@ -254,6 +255,7 @@ pub(crate) fn table() -> Vec<Route> {
     all.extend(completions::routes());
     all.extend(dead_letters::routes());
     all.extend(failures::routes());
+    all.extend(hooks::routes());
     all.extend(replays::routes());
     all.extend(bulk_actions::routes());
     all.extend(queues::routes());

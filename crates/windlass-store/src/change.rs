@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use windlass_core::{
-    ActionCount, ActionId, Edit, Job, JobId, Patch, PatchError, Revival, State, Timestamp,
+    ActionCount, ActionId, Edit, Invalid, Job, JobId, Patch, PatchError, QueueName, Revival, State,
+    Timestamp,
 };
 
 /// The most jobs in one change.
@@ -27,6 +28,19 @@ pub enum Change {
     Resolve,
     /// Removes a finished job with its history. A waiting or running job is a conflict.
     Purge,
+}
+
+impl Change {
+    /// Refuses a change that would move jobs to a reserved queue.
+    pub fn check(&self) -> Result<(), Invalid> {
+        let queue = match self {
+            Change::Edit(edit) => edit.queue.as_ref(),
+            Change::Patch(patch) => patch.queue.as_ref(),
+            Change::Revive(revival) => revival.changes.queue.as_ref(),
+            Change::Cancel | Change::RunNow | Change::Resolve | Change::Purge => None,
+        };
+        queue.map_or(Ok(()), QueueName::check_unreserved)
+    }
 }
 
 /// The bulk action or replay that a change is a step of.

@@ -91,6 +91,8 @@ macro_rules! conformance {
             change: [
                 cancel_ends_a_waiting_job, cancel_asks_a_running_job, cancel_or_success_one_wins,
                 cancelling_a_finished_job_is_a_conflict, revive_runs_a_dead_job_again,
+                revive_changes_the_fields_that_it_names, revive_moves_a_job_with_its_key,
+                revive_into_a_full_queue_is_refused,
                 revive_into_a_taken_key_is_a_conflict_for_that_job_only, revive_of_a_lost_job_needs_force,
                 run_now_brings_a_retry_forward, edit_changes_a_waiting_job, edit_moves_a_job_and_its_key, a_full_queue_takes_no_moved_and_no_revived_job,
                 edit_of_a_running_job_is_a_conflict, resolve_ends_a_lost_job, purge_removes_finished_jobs,

@@ -13,6 +13,7 @@
 //! | see the causes of failures | [`Client::failure_groups`] |
 //! | settle a lost at-most-once job | [`Client::resolve`] |
 //! | limit or pause a queue | [`Client::set_queue`], [`Client::pause_queue`], [`Client::resume_queue`] |
+//! | report events to a URL | [`Client::hooks`] |
 //! | watch the system | [`Client::counts`], [`Client::statistics`], [`Client::nodes`], [`Client::health`] |
 //!
 //! This program finds all dead jobs and runs them again:
@@ -114,22 +115,22 @@ pub use windlass_core::statistics::{
 pub use windlass_core::{
     ActionCommand, ActionId, ActionState, ActionTally, AttemptError, BulkChange, BulkRevival,
     Concurrency, Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Fingerprint, Finish,
-    FirstOutcome, GroupCursor, GroupKey, GroupMember, Interventions, Key, Kind, Lane, Lease,
-    NewJob, Occurrence, OnDuplicate, Patch, PayloadMatch, PayloadPatch, Phase, QueueName, Reason,
-    ReplayProgress, ReplayRules, Revival, RevivalForecast, RevivalRefusal, Revived, Settlement,
-    SkipReason, Start, StateDetails, StopReason as ReplayStopReason, Tag, Timeout, Unique, Verdict,
-    WaitingFor, WorkerName,
+    FirstOutcome, GroupCursor, GroupKey, GroupMember, Hook, HookDefinition, HookEvent, HookName,
+    Interventions, Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate, Patch, PayloadMatch,
+    PayloadPatch, Phase, QueueName, Reason, ReplayProgress, ReplayRules, Revival, RevivalForecast,
+    RevivalRefusal, Revived, Settlement, SkipReason, Start, StateDetails,
+    StopReason as ReplayStopReason, Tag, Timeout, Unique, Verdict, WaitingFor, WorkerName,
 };
 #[doc(inline)]
 pub use windlass_engine::{
     Action, ActionError, ActionPreview, ActionStatus, Actions, Actor, Engine,
-    Handler as AttemptHandler, Health, ItemFailure, NewAction, Origin, Running as RunningHandler,
-    StatisticsSeries, Work,
+    Handler as AttemptHandler, Health, HookError, ItemFailure, NewAction, Origin,
+    Running as RunningHandler, StatisticsSeries, StoredHooks, Work,
 };
 #[doc(inline)]
 pub use windlass_store::{
-    Change, Changed, Counts, EnqueueMode, FailureGroup, ListCursor, ListOrder, Listed, Node, Page,
-    Pause, QueueLimits,
+    Change, Changed, Counts, EnqueueMode, Expected, FailureGroup, ListCursor, ListOrder, Listed,
+    Node, Page, Pause, QueueLimits,
 };
 
 pub use crate::client::{

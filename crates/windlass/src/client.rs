@@ -4,6 +4,7 @@ mod actions;
 mod change;
 mod enqueue;
 mod failures;
+mod hooks;
 mod jobs;
 mod queue;
 mod schedule;

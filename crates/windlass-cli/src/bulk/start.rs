@@ -10,7 +10,7 @@ use windlass_core::{Invalid, QueueName, Timestamp};
 
 use crate::action::{self, Action as _, Wait, action_body, json_flag};
 use crate::backend::{Api, ApiArgs};
-use crate::change::{ChangeArgs, Failures, reason};
+use crate::change::{ChangeArgs, Failures, RevivalArgs, reason};
 use crate::filter::FilterArgs;
 use crate::output::{FormatArgs, Output};
 
@@ -29,11 +29,12 @@ pub(crate) struct StartBulk {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
 
-    /// For `move`: the queue to move the jobs to. Also changes the queue with `patch`.
+    /// For `move` and `revive`: the queue to move the jobs to. Also changes the queue with `patch`.
     #[arg(long, value_name = "QUEUE")]
     to_queue: Option<QueueName>,
 
-    /// For `reprioritise`: the new priority, from -32768 to 32767. Also changes it with `patch`.
+    /// For `reprioritise` and `revive`: the new priority, from -32768 to 32767. Also changes it with
+    /// `patch`.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i16>,
 
@@ -63,6 +64,9 @@ pub(crate) struct StartBulk {
     #[arg(long)]
     force: bool,
 
+    #[command(flatten)]
+    changes: RevivalArgs,
+
     /// Wait until the bulk action has ended.
     #[arg(long)]
     wait: bool,
@@ -90,6 +94,8 @@ impl StartBulk {
             "failures": self.failures.map(FailureCount::from),
             "run_at": self.run_at,
             "force": self.force.then_some(true),
+            "max_attempts": self.changes.max_attempts,
+            "retry": self.changes.retry()?,
         });
         let given = [
             ("queue", "queue", json!(self.to_queue)),

@@ -3,11 +3,11 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 use windlass_api::{DurationText, FailureCount, NewReplay, Replay};
-use windlass_core::{Invalid, parse_duration};
+use windlass_core::{Invalid, QueueName, parse_duration};
 
 use crate::action::{self, Action as _, Wait, action_body, json_flag};
 use crate::backend::{Api, ApiArgs};
-use crate::change::{ChangeArgs, Failures, reason};
+use crate::change::{ChangeArgs, Failures, RevivalArgs, reason};
 use crate::filter::FilterArgs;
 use crate::output::{FormatArgs, Output};
 
@@ -62,6 +62,17 @@ pub(crate) struct StartReplay {
     #[arg(long)]
     force: bool,
 
+    #[command(flatten)]
+    changes: RevivalArgs,
+
+    /// The queue to move each job to [default: each job stays in its queue].
+    #[arg(long, value_name = "QUEUE")]
+    to_queue: Option<QueueName>,
+
+    /// New priority of each job, from -32768 to 32767.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    priority: Option<i16>,
+
     /// Wait until the replay has ended or stopped. Exit code 1 if it did not finish.
     #[arg(long)]
     wait: bool,
@@ -101,6 +112,10 @@ impl StartReplay {
             "failures": self.failures.map(FailureCount::from),
             "payload_patch": json_flag("--payload-patch", self.payload_patch.as_deref())?,
             "force": self.force.then_some(true),
+            "max_attempts": self.changes.max_attempts,
+            "retry": self.changes.retry()?,
+            "queue": self.to_queue,
+            "priority": self.priority,
         });
         action_body(fields, &filter, flag)
     }
@@ -127,6 +142,7 @@ fn share(text: &str) -> Result<f64, String> {
 fn flag(field: &str) -> String {
     match field {
         "canary.jobs" => "--canary".to_owned(),
+        "queue" => "--to-queue".to_owned(),
         "stop.failed_share" => "--stop-share".to_owned(),
         field if field.starts_with("payload_patch") => "--payload-patch".to_owned(),
         field => format!("--{}", field.replace(['_', '.'], "-")),

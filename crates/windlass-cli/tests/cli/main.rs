@@ -7,6 +7,7 @@ mod crash;
 mod disk;
 mod failures;
 mod generated_docs;
+mod hooks;
 mod http_jobs;
 mod http_settings;
 mod jobs;

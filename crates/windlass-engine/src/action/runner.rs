@@ -272,10 +272,7 @@ impl ActionRunner {
                 Ok((Activity::Waiting, 0))
             }
             ReplayStep::Stop(reason) => {
-                action.state = ActionState::Stopped;
-                action.stop_reason = Some(reason);
-                action.waiting_for = None;
-                action.waiting_queue = None;
+                action.stop(reason, now);
                 Ok((Activity::Waiting, 0))
             }
             ReplayStep::Finish => {

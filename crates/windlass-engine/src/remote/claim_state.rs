@@ -1,14 +1,14 @@
 //! What the claims of all remote workers share: retry credits, turns of queues, cached queue
 //! settings, and the times of progress reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use windlass_core::fairness::{
     ClaimPlan, ClaimQueue, Guards, Pool, QueueDemand, Round, Slots, Taken, Turns,
 };
-use windlass_core::{JobId, QueueName, Timestamp};
+use windlass_core::{JobId, QueueName, Timestamp, fixed_hash};
 
 use crate::credits::Credits;
 use crate::poison::lock;
@@ -35,6 +35,8 @@ struct SharedState {
     turns: BTreeMap<Vec<ClaimQueue>, Turns>,
     settings: BTreeMap<QueueName, (Timestamp, Arc<OperatorSettings>)>,
     progress: BTreeMap<JobId, ReportedProgress>,
+    /// The queues of claims with an id, hashed.
+    claim_queues: BTreeMap<u128, u64>,
 }
 
 /// The last progress report of a job: when it came, and the version of the document once it was
@@ -108,6 +110,17 @@ impl ClaimState {
     /// Drops the cached settings of a queue, because they have changed.
     pub(super) fn forget_settings(&self, queue: &QueueName) {
         self.state().settings.remove(queue);
+    }
+
+    /// Whether a claim names the queues that the first claim with its id named. A claim id that
+    /// this process has forgotten, or never saw, may name any queues.
+    pub(super) fn keeps_queues(&self, claim_id: u128, queues: &[ClaimQueue]) -> bool {
+        let names: BTreeSet<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join("\n");
+        let hash = fixed_hash(names.as_bytes());
+        let mut state = self.state();
+        evict(&mut state.claim_queues);
+        *state.claim_queues.entry(claim_id).or_insert(hash) == hash
     }
 
     /// Locks a claim id: a repeated claim waits until the first one is done.

@@ -1,10 +1,12 @@
 //! What replays and bulk actions share: create, read, list and control them.
 
 use windlass_api::{
-    ActionPreview, Content, ItemFailure, Job as JobView, JobDiff, Json, Page, PageCursor,
-    PageParams, Position,
+    ActionPreview, BoundedInt, Content, ItemFailure, Job as JobView, JobDiff, Json, Page,
+    PageCursor, PageParams, Position,
 };
-use windlass_core::{ActionCommand, ActionId, Consent, DeadReason, Payload, PayloadPatch, State};
+use windlass_core::{
+    ActionCommand, ActionId, Consent, DeadReason, Payload, PayloadPatch, RevivalChanges, State,
+};
 use windlass_engine::{ActionError, ActionStatus, NewAction};
 use windlass_store::Changed;
 
@@ -154,6 +156,12 @@ pub(super) fn item_failures(status: &ActionStatus, content: Content) -> Vec<Item
 pub(super) fn shown_patch(patch: Option<&PayloadPatch>, content: Content) -> Option<Json> {
     let patch = patch.filter(|_| content == Content::Shown)?;
     Payload::from_serialize(patch, usize::MAX).ok().map(Json)
+}
+
+/// The limit of attempts that a revival sets.
+pub(super) fn limit(changes: &RevivalChanges) -> Option<BoundedInt<1, 1000>> {
+    let limit = changes.max_attempts?;
+    BoundedInt::new(limit.get().into())
 }
 
 impl From<ActionError> for Problem {

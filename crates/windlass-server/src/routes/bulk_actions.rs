@@ -140,6 +140,10 @@ fn fields_of(change: BulkChange, content: Content) -> BulkActionFields {
             payload_patch: actions::shown_patch(revival.payload_patch.as_ref(), content),
             run_at: revival.run_at,
             force: Some(revival.force),
+            max_attempts: actions::limit(&revival.changes),
+            retry: revival.changes.retry.as_ref().map(Retry::from),
+            queue: revival.changes.queue,
+            priority: revival.changes.priority,
             ..none
         },
         BulkChange::Move { queue } => BulkActionFields {

@@ -2,7 +2,7 @@
 
 use windlass_api::{
     Canary, Content, FailureCount, JobFilter, NewReplay, Page, PageParams, Replay, ReplayAnswer,
-    ReplayPosition, StopRules,
+    ReplayPosition, Retry, StopRules,
 };
 use windlass_core::{ActionCommand, BulkRevival, ReplayProgress, ReplayRules};
 use windlass_engine::{ActionStatus, NewAction, Work};
@@ -153,6 +153,10 @@ fn replay_of(
         failures: FailureCount::from(revival),
         payload_patch: actions::shown_patch(revival.payload_patch.as_ref(), content),
         force: revival.force,
+        max_attempts: actions::limit(&revival.changes),
+        retry: revival.changes.retry.as_ref().map(Retry::from),
+        queue: revival.changes.queue.clone(),
+        priority: revival.changes.priority,
         reason: action.reason.clone(),
         created_at: action.created_at,
         created_by: action.created_by.clone(),

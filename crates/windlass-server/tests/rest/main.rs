@@ -22,6 +22,7 @@ mod failures;
 mod fairness;
 mod form;
 mod guide;
+mod hooks;
 mod hostile;
 mod idempotency;
 mod idempotency_crash;

@@ -11,7 +11,8 @@ use windlass_core::fairness::{Credit, Guards, Pool, Rate, Ratio, Slots};
 use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{
     ActionId, AttemptError, Concurrency, Consent, Delivery, Edit, Failure, FailureCount, Job,
-    OnDuplicate, Patch, PayloadPatch, QueuePattern, Report, Revival, State, Timestamp, Unique,
+    OnDuplicate, Patch, PayloadPatch, QueuePattern, Report, Revival, RevivalChanges, State,
+    Timestamp, Unique,
 };
 
 use super::build::*;
@@ -40,7 +41,7 @@ pub enum Command {
     Settle(Vec<(u64, u32, u8)>, u64),
     Sweep(usize, u64),
     Cancel(Vec<u64>),
-    Revive(Vec<u64>, bool, bool),
+    Revive(Vec<u64>, bool, bool, Option<u8>),
     RunNow(Vec<u64>),
     Edit(u64, Option<i16>, Option<u8>),
     Resolve(Vec<u64>),
@@ -212,7 +213,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
         Command::Cancel(jobs) => {
             debug_text(&store.change(&ids(jobs), &Change::Cancel, None, now).await)
         }
-        Command::Revive(jobs, keep, force) => {
+        Command::Revive(jobs, keep, force, to) => {
             let revival = Revival {
                 failures: if *keep {
                     FailureCount::Keep
@@ -223,6 +224,10 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                     Consent::MayRunTwice
                 } else {
                     Consent::NotGiven
+                },
+                changes: RevivalChanges {
+                    queue: to.map(queue_of),
+                    ..RevivalChanges::default()
                 },
                 ..Revival::default()
             };
@@ -509,7 +514,8 @@ fn command() -> impl Strategy<Value = Command> {
         8 => (reports, any::<u64>()).prop_map(|(reports, random)| Command::Settle(reports, random)),
         2 => (0usize..4, any::<u64>()).prop_map(|(limit, random)| Command::Sweep(limit, random)),
         1 => numbers().prop_map(Command::Cancel),
-        1 => (numbers(), any::<bool>(), any::<bool>()).prop_map(|(jobs, keep, force)| Command::Revive(jobs, keep, force)),
+        1 => (numbers(), any::<bool>(), any::<bool>(), weighted(0.3, 0u8..2))
+            .prop_map(|(jobs, keep, force, to)| Command::Revive(jobs, keep, force, to)),
         1 => numbers().prop_map(Command::RunNow),
         1 => (0..JOBS, weighted(0.5, -2i16..3), weighted(0.5, 0u8..2))
             .prop_map(|(number, priority, to)| Command::Edit(number, priority, to)),

@@ -2,7 +2,8 @@
 
 use axum::http::header::ETAG;
 use windlass_api::{
-    Occurrence, OccurrencePosition, Page, PageCursor, PageParams, SchedulePosition, ScheduleView,
+    Occurrence, OccurrencePosition, Page, PageCursor, PageParams, ScheduleParams, SchedulePosition,
+    ScheduleView,
 };
 use windlass_core::Timestamp;
 use windlass_store::Schedule;
@@ -17,6 +18,7 @@ const LIST_DEFAULT: usize = 50;
 pub(super) async fn list(
     call: Call,
     Params(page): Params<PageParams<SchedulePosition>>,
+    Params(filter): Params<ScheduleParams>,
 ) -> Result<Reply<Page<ScheduleView>>, Problem> {
     let (limit, after) = (page.limit_or(LIST_DEFAULT), page.after());
     let client = &call.app.client;
@@ -25,6 +27,7 @@ pub(super) async fn list(
     let unreadable = client.unreadable_schedules().await?.into_iter();
     let mut schedules: Vec<StoredSchedule> = readable
         .chain(unreadable.map(StoredSchedule::Unreadable))
+        .filter(|one| filter.matches(one.name(), one.definition()))
         .filter(|one| {
             let after = after.as_ref();
             after.is_none_or(|SchedulePosition(after)| one.name() > after.as_str())
