@@ -9,7 +9,7 @@ use windlass_api::{AuditParams, AuditRecord, Cursor, PageCursor, VerifiedAudit};
 use windlass_core::Timestamp;
 use windlass_engine::AuditFilter;
 
-use crate::backend::{Backend, BackendArgs};
+use crate::backend::{Backend, BackendArgs, block_on};
 use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
@@ -66,10 +66,7 @@ pub(crate) struct VerifyAudit {
 }
 
 pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             AuditCommand::List(list) => {
                 let (records, next) = records(list).await?;

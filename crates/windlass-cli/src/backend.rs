@@ -17,7 +17,7 @@ use windlass_server::standalone::config::Config;
 use windlass_store::StoreError;
 
 use crate::config::{ConfigArgs, store_in_use};
-use crate::server_url::{ServerUrlArgs, client_of, url_variable};
+use crate::server_url::{ServerUrlArgs, TrustArgs, url_variable};
 
 /// The flags that select a running server or a store.
 #[derive(Debug, Args)]
@@ -88,6 +88,9 @@ pub(crate) struct ApiArgs {
     )]
     url: Option<String>,
 
+    #[command(flatten)]
+    trust: TrustArgs,
+
     /// Open this store instead: `sqlite:path` or `postgres://user@host/database`. An embedded store
     /// must not be in use by a server.
     #[arg(long, value_name = "URL")]
@@ -144,7 +147,7 @@ impl ApiArgs {
             Some(url) => url,
             None => url_of(&config.load()?),
         };
-        let (client, served) = (client_of(&url)?, None);
+        let (client, served) = (self.trust.client_of(&url)?, None);
         Ok(Api { client, served })
     }
 }
@@ -206,6 +209,19 @@ fn url_of(config: &Config) -> String {
         "http"
     };
     format!("{scheme}://{}", SocketAddr::new(ip, config.bind.port()))
+}
+
+/// Runs a command that only sends requests, and closes the store if it was opened for that.
+pub(crate) fn run_on_api<T>(
+    args: &ApiArgs,
+    command: impl AsyncFnOnce(&Api) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    block_on(async {
+        let api = args.connect().await?;
+        let done = command(&api).await;
+        api.close().await;
+        done
+    })
 }
 
 /// Runs a command that waits for requests or for a store.

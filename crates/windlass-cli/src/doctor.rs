@@ -9,6 +9,7 @@ use windlass_server::standalone::config::Config;
 use windlass_server::standalone::nodes;
 use windlass_store::Node;
 
+use crate::backend::block_on;
 use crate::clock;
 use crate::config::{ServerArgs, open_store, store_exists, store_in_use};
 use crate::output::Output;
@@ -28,10 +29,7 @@ pub(crate) struct DoctorCommand {
 }
 
 pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let checks = runtime.block_on(async {
+    let checks = block_on(async {
         match command.server_url.client()? {
             Some(server) => ask_server(&server).await,
             None => check_here(command).await,

@@ -10,7 +10,7 @@ mod view;
 use clap::{Args, Subcommand, ValueEnum};
 use windlass_core::JobId;
 
-use crate::backend::{Api, ApiArgs, block_on};
+use crate::backend::{Api, ApiArgs, run_on_api};
 use crate::filter::FilterArgs;
 use crate::list::ListArgs;
 use crate::output::{FormatArgs, Output};
@@ -111,11 +111,8 @@ impl JobsCommand {
 }
 
 pub(crate) fn run(command: &JobsCommand, output: &Output) -> anyhow::Result<()> {
-    block_on(async {
-        let api = command.api().connect().await?;
-        let done = run_on(command, &api, output).await;
-        api.close().await;
-        done
+    run_on_api(command.api(), async |api| {
+        run_on(command, api, output).await
     })
 }
 

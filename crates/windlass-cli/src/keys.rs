@@ -8,7 +8,7 @@ use windlass_api::{CreatedKey, DurationText, Key};
 use windlass_core::{Invalid, parse_duration};
 use windlass_server::access::{KeyError, Keys, NewKey, Scopes};
 
-use crate::backend::{Backend, BackendArgs, OpenedStore};
+use crate::backend::{Backend, BackendArgs, OpenedStore, block_on};
 use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
@@ -50,10 +50,7 @@ pub(crate) struct RevokeKey {
 }
 
 pub(crate) fn run(command: &KeysCommand, output: &Output) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             KeysCommand::Create(create) => {
                 let created = create_key(create).await?;

@@ -6,6 +6,7 @@ mod backend;
 mod backup;
 #[cfg(feature = "bench")]
 mod bench;
+mod body;
 mod bulk;
 mod change;
 mod clock;

@@ -8,7 +8,7 @@ use windlass_api::{CreateQueue, Page, PauseQueue, Queue, Text};
 use windlass_client::Client;
 use windlass_core::{Invalid, QueueName};
 
-use crate::backend::{Api, ApiArgs, block_on};
+use crate::backend::{Api, ApiArgs, run_on_api};
 use crate::output::{Format, FormatArgs, Output};
 
 use set::SetQueue;
@@ -102,11 +102,8 @@ impl QueuesCommand {
 }
 
 pub(crate) fn run(command: &QueuesCommand, output: &Output) -> anyhow::Result<()> {
-    block_on(async {
-        let api = command.api().connect().await?;
-        let done = run_on(command, &api, output).await;
-        api.close().await;
-        done
+    run_on_api(command.api(), async |api| {
+        run_on(command, api, output).await
     })
 }
 

@@ -11,7 +11,7 @@ use windlass_core::Invalid;
 use windlass_http::{SecretHosts, SigningKey};
 use windlass_server::secrets::{MasterKey, SECRET_BYTES_MAX};
 
-use crate::backend::{Backend, BackendArgs};
+use crate::backend::{Backend, BackendArgs, block_on};
 use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
@@ -77,10 +77,7 @@ pub(crate) struct SecretArgs {
 }
 
 pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             SecretsCommand::NewKey => {
                 let key = MasterKey::generate()?;

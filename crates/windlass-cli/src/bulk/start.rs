@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use windlass_api::{BulkAction, BulkActionName, FailureCount, NewBulkAction};
 use windlass_core::{Invalid, QueueName, Timestamp};
 
-use crate::action::{self, Action as _, Wait, action_body, json_flag};
+use crate::action::{self, Action as _, Wait, action_body};
 use crate::backend::{Api, ApiArgs};
+use crate::body::{flag_of_field, json_flag, read_input};
 use crate::change::{ChangeArgs, Failures, reason};
 use crate::filter::FilterArgs;
 use crate::output::{FormatArgs, Output};
@@ -41,7 +41,7 @@ pub(crate) struct StartBulk {
     #[arg(long, value_name = "JSON", conflicts_with = "patch_file")]
     patch: Option<String>,
 
-    /// For `patch`: a file with the fields to change.
+    /// For `patch`: a file with the fields to change, or `-` for stdin.
     #[arg(long, value_name = "FILE")]
     patch_file: Option<PathBuf>,
 
@@ -123,11 +123,7 @@ impl StartBulk {
     fn patch(&self) -> anyhow::Result<Option<Map<String, Value>>> {
         let (flag, text) = match (&self.patch, &self.patch_file) {
             (Some(text), _) => ("--patch", text.clone()),
-            (None, Some(path)) => {
-                let text = std::fs::read_to_string(path);
-                let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-                ("--patch-file", text)
-            }
+            (None, Some(path)) => ("--patch-file", read_input("--patch-file", path)?),
             (None, None) => return Ok(None),
         };
         match json_flag(flag, Some(&text))? {
@@ -148,7 +144,7 @@ fn flag(field: &str) -> String {
             Some(inner) if inner.starts_with("payload") => "--payload-patch".to_owned(),
             _ => "--patch".to_owned(),
         },
-        field => format!("--{}", field.replace('_', "-")),
+        field => flag_of_field(field),
     }
 }
 
