@@ -6,7 +6,7 @@ mod preview;
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use windlass_api::{ActionPreview, Body, JobFilter};
+use windlass_api::{ActionPreview, Body, BulkActionName, JobFilter};
 use windlass_client::{Client, Error};
 use windlass_core::{ActionCommand, ActionId, ActionState, QueueName, WaitingFor};
 
@@ -88,6 +88,20 @@ pub(crate) enum Wait {
 impl Wait {
     pub(crate) fn of(flag: bool) -> Self {
         if flag { Wait::ForEnd } else { Wait::No }
+    }
+}
+
+/// Returns what an action does and what it has done, as words before `12 jobs`.
+pub(crate) fn words(action: BulkActionName) -> (&'static str, &'static str) {
+    match action {
+        BulkActionName::Revive => ("revive", "revived"),
+        BulkActionName::RunNow => ("make due", "made due"),
+        BulkActionName::Cancel => ("cancel", "cancelled"),
+        BulkActionName::Delete => ("delete", "deleted"),
+        BulkActionName::Resolve => ("resolve", "resolved"),
+        BulkActionName::Move => ("move", "moved"),
+        BulkActionName::Reprioritise => ("reprioritise", "reprioritised"),
+        BulkActionName::Patch => ("patch", "patched"),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::bench::BenchCommand;
 use crate::bulk::BulkCommand;
 use crate::config::ConfigCommand;
 use crate::doctor::DoctorCommand;
+use crate::enqueue::EnqueueCommand;
 use crate::failures::FailuresCommand;
 use crate::jobs::JobsCommand;
 use crate::keys::KeysCommand;
@@ -53,7 +54,10 @@ pub(crate) enum Command {
     /// Check the machine, the configuration, the store and the secrets, or a running server.
     Doctor(DoctorCommand),
 
-    /// List, explain, export, revive and cancel jobs.
+    /// Create a job, or many jobs from a file.
+    Enqueue(Box<EnqueueCommand>),
+
+    /// List, explain, export and change jobs.
     #[command(subcommand)]
     Jobs(JobsCommand),
 

@@ -13,8 +13,10 @@ mod clock;
 mod command;
 mod config;
 mod doctor;
+mod enqueue;
 mod failures;
 mod filter;
+mod job_args;
 mod jobs;
 mod keys;
 mod list;
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Serve(command) => serve::run(&command, &output),
         Command::Config(command) => config::run(&command, &output),
         Command::Doctor(command) => doctor::run(&command, &output),
+        Command::Enqueue(command) => enqueue::run(&command, &output),
         Command::Jobs(command) => jobs::run(&command, &output),
         Command::Queues(command) => queues::run(&command, &output),
         Command::Failures(command) => failures::run(&command, &output),

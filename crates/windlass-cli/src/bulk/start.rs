@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use windlass_api::{BulkAction, BulkActionName, FailureCount, NewBulkAction};
 use windlass_core::{Invalid, QueueName, Timestamp};
 
-use crate::action::{self, Action as _, Wait, action_body};
+use crate::action::{self, Action as _, Wait, action_body, words};
 use crate::backend::{Api, ApiArgs};
 use crate::body::{flag_of_field, json_flag, read_input};
 use crate::change::{ChangeArgs, Failures, reason};
@@ -151,10 +151,7 @@ fn flag(field: &str) -> String {
 pub(super) async fn start(start: &StartBulk, api: &Api, output: &Output) -> anyhow::Result<()> {
     let format = output.format(&start.format)?;
     let new = start.new_action()?;
-    let verb = match start.action {
-        BulkActionName::RunNow => "make due",
-        action => action.name(),
-    };
+    let (verb, _) = words(start.action);
     let wait = Wait::of(start.wait);
     let printer = (output, format);
     let started = action::start::<BulkAction>(api, &new, verb, &start.change, wait, printer);
