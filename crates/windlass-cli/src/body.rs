@@ -96,6 +96,9 @@ pub(crate) fn first_flag(refused: BodyRefused, flag: impl Fn(&str) -> String) ->
             let first = first.unwrap_or_else(|| Invalid::new("", "is not valid"));
             Invalid::new(flag(first.field()), first.rule())
         }
-        BodyRefused::Malformed(malformed) => Invalid::new("", malformed.to_string()),
+        BodyRefused::Malformed(malformed) => {
+            let text = malformed.to_string();
+            Invalid::new("", text.strip_prefix("the body ").unwrap_or(&text))
+        }
     }
 }

@@ -20,10 +20,11 @@ use crate::migrate::MigrateCommand;
 use crate::policy::PolicyCommand;
 use crate::queues::QueuesCommand;
 use crate::replay::ReplayCommand;
-use crate::schedule::ScheduleCommand;
+use crate::schedules::SchedulesCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
 use crate::stats::StatsCommand;
+use crate::workers::{ListWorkers, WorkersCommand};
 
 /// A durable job queue and scheduler with predictable retries.
 #[derive(Debug, Parser)]
@@ -61,9 +62,13 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Jobs(JobsCommand),
 
-    /// List, pause, resume and limit queues.
+    /// List, pause, resume, limit and purge queues.
     #[command(subcommand)]
     Queues(QueuesCommand),
+
+    /// List, create, change and preview schedules.
+    #[command(subcommand, alias = "schedule")]
+    Schedules(Box<SchedulesCommand>),
 
     /// List the causes of failures.
     #[command(subcommand)]
@@ -76,6 +81,13 @@ pub(crate) enum Command {
     /// Make one change to all jobs that match a filter.
     #[command(subcommand)]
     Bulk(BulkCommand),
+
+    /// List workers, and ask them to pause or stop.
+    #[command(subcommand)]
+    Workers(WorkersCommand),
+
+    /// List the servers of the store and their configuration differences.
+    Nodes(ListWorkers),
 
     /// Show what happened in the queues: counts, waiting and run times.
     Stats(StatsCommand),
@@ -95,10 +107,6 @@ pub(crate) enum Command {
     /// List and explain retry policies.
     #[command(subcommand)]
     Policy(PolicyCommand),
-
-    /// Show when a schedule fires.
-    #[command(subcommand)]
-    Schedule(ScheduleCommand),
 
     /// Measure throughput and latency, compared with a baseline from the same run.
     #[cfg(feature = "bench")]

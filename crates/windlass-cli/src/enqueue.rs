@@ -10,7 +10,7 @@ use windlass_client::Client;
 use windlass_core::Kind;
 
 use crate::backend::{ApiArgs, run_on_api};
-use crate::job_args::{JobArgs, new_job, read_payload};
+use crate::job_args::{JobFlags, new_job, read_payload};
 use crate::output::{Cell, Column, Format, FormatArgs, Listed, Output, Tone};
 
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(crate) struct EnqueueCommand {
     dry_run: bool,
 
     #[command(flatten)]
-    job: JobArgs,
+    job: JobFlags,
 
     #[command(flatten)]
     format: FormatArgs,

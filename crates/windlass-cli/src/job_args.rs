@@ -9,10 +9,21 @@ use windlass_core::{Invalid, QueueName, Timestamp};
 
 use crate::body::{body_of, flag_of_field, given, read_input, word_or_json};
 
-/// The fields of a job except its kind and its payload.
+/// All flags of a job except its kind and its payload. For `conflicts_with`, the groups are
+/// `JobArgs` and `HttpArgs`: clap leaves the group of a struct with flattened fields empty.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct JobFlags {
+    #[command(flatten)]
+    job: JobArgs,
+
+    #[command(flatten)]
+    http: HttpArgs,
+}
+
+/// The fields of every job.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Job")]
-pub(crate) struct JobArgs {
+struct JobArgs {
     /// The queue [default: default].
     #[arg(long, value_name = "QUEUE")]
     queue: Option<QueueName>,
@@ -83,9 +94,6 @@ pub(crate) struct JobArgs {
     /// Metadata, such as `source=import`; the value is text or JSON. Can be given up to 64 times.
     #[arg(long, value_name = "NAME=VALUE")]
     meta: Vec<String>,
-
-    #[command(flatten)]
-    http: HttpArgs,
 }
 
 /// The request of an HTTP job.
@@ -175,9 +183,22 @@ pub(crate) fn read_payload(
     json.map(Some)
 }
 
-impl JobArgs {
+impl JobFlags {
     /// Returns the fields of the REST API that are given.
     pub(crate) fn fields(&self) -> Result<Map<String, Value>, Invalid> {
+        let mut fields = self.job.fields()?;
+        let http = self.http.fields()?;
+        fields.extend(http.map(|http| ("http".to_owned(), Value::Object(http))));
+        Ok(fields)
+    }
+
+    pub(crate) fn is_http(&self) -> bool {
+        self.http.http_url.is_some()
+    }
+}
+
+impl JobArgs {
+    fn fields(&self) -> Result<Map<String, Value>, Invalid> {
         let tags = (!self.tags.is_empty()).then_some(&self.tags);
         Ok(given(json!({
             "queue": self.queue,
@@ -197,12 +218,7 @@ impl JobArgs {
             "limit": self.concurrency_limit,
             "tags": tags,
             "meta": self.meta()?,
-            "http": self.http.fields()?,
         })))
-    }
-
-    pub(crate) fn is_http(&self) -> bool {
-        self.http.http_url.is_some()
     }
 
     fn meta(&self) -> Result<Option<Map<String, Value>>, Invalid> {
@@ -282,7 +298,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Enqueue {
         #[command(flatten)]
-        job: JobArgs,
+        job: JobFlags,
     }
 
     fn fields(arguments: &[&str]) -> Map<String, Value> {

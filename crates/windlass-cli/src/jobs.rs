@@ -18,6 +18,8 @@ use crate::filter::FilterArgs;
 use crate::list::ListArgs;
 use crate::output::{FormatArgs, Output};
 
+pub(crate) use view::state;
+
 use change::{ChangeJobs, JobChange};
 use clone::CloneJob;
 use edit::EditJob;

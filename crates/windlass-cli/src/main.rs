@@ -27,11 +27,12 @@ mod progress;
 mod queues;
 mod reference;
 mod replay;
-mod schedule;
+mod schedules;
 mod secrets;
 mod serve;
 mod server_url;
 mod stats;
+mod workers;
 
 use std::process::ExitCode;
 
@@ -56,12 +57,14 @@ fn main() -> ExitCode {
         Command::Failures(command) => failures::run(&command, &output),
         Command::Replay(command) => replay::run(&command, &output),
         Command::Bulk(command) => bulk::run(&command, &output),
+        Command::Workers(command) => workers::run(&command, &output),
+        Command::Nodes(command) => workers::nodes(&command, &output),
         Command::Stats(command) => stats::run(&command, &output),
         Command::Keys(command) => keys::run(&command, &output),
         Command::Secrets(command) => secrets::run(&command, &output),
         Command::Audit(command) => audit::run(&command, &output),
         Command::Policy(command) => policy::run(command, &output),
-        Command::Schedule(command) => schedule::run(&command, &output),
+        Command::Schedules(command) => schedules::run(&command, &output),
         #[cfg(feature = "bench")]
         Command::Bench(command) => bench::run(&command, &output),
         Command::Migrate(command) => migrate::run(&command, &output),

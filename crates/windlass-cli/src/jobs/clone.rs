@@ -9,7 +9,7 @@ use windlass_core::{JobId, Kind};
 use crate::backend::ApiArgs;
 use crate::body::given;
 use crate::enqueue::print_receipt;
-use crate::job_args::{JobArgs, PayloadArgs, new_job};
+use crate::job_args::{JobFlags, PayloadArgs, new_job};
 use crate::output::{FormatArgs, Output};
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) struct CloneJob {
     dry_run: bool,
 
     #[command(flatten)]
-    job: JobArgs,
+    job: JobFlags,
 
     #[command(flatten)]
     format: FormatArgs,
