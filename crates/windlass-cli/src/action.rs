@@ -17,6 +17,8 @@ use crate::filter::flag_of;
 use crate::list::ListArgs;
 use crate::output::{Cell, Format, FormatArgs, Listed, Output, Tone};
 
+pub(crate) use preview::jobs;
+
 /// A bulk action or a replay, as the REST API returns it.
 pub(crate) trait Action: Listed {
     /// The body that creates one.

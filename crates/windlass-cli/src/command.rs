@@ -1,9 +1,12 @@
 //! The command line: commands, global flags and completions.
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use serde_json::json;
 
 use crate::audit::AuditCommand;
 use crate::backup::{BackupCommand, RestoreCommand};
@@ -17,6 +20,7 @@ use crate::failures::FailuresCommand;
 use crate::jobs::JobsCommand;
 use crate::keys::KeysCommand;
 use crate::migrate::MigrateCommand;
+use crate::output::Output;
 use crate::policy::PolicyCommand;
 use crate::queues::QueuesCommand;
 use crate::replay::ReplayCommand;
@@ -129,6 +133,12 @@ pub(crate) enum Command {
         shell: Shell,
     },
 
+    /// Write man pages: one for `windlass` and one for each command.
+    Man {
+        /// The directory to write to, such as `/usr/local/share/man/man1`. It must exist.
+        dir: PathBuf,
+    },
+
     /// Print a generated page of the documentation.
     #[command(hide = true)]
     Reference {
@@ -152,6 +162,13 @@ pub(crate) fn print_completions(shell: Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "windlass", &mut script);
     Ok(std::io::stdout().write_all(&script)?)
+}
+
+pub(crate) fn write_man_pages(dir: &Path, output: &Output) -> anyhow::Result<()> {
+    clap_mangen::generate_to(Cli::command(), dir)
+        .with_context(|| format!("cannot write man pages to {}", dir.display()))?;
+    let text = format!("wrote man pages to {}\n", dir.display());
+    output.print(&json!({"dir": dir}), text)
 }
 
 #[cfg(test)]

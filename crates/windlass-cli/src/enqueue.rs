@@ -10,7 +10,7 @@ use windlass_client::Client;
 use windlass_core::Kind;
 
 use crate::backend::{ApiArgs, run_on_api};
-use crate::job_args::{JobFlags, new_job, read_payload};
+use crate::job_args::{JobFlags, flag_of_job_field, new_job, none_with, read_payload};
 use crate::output::{Cell, Column, Format, FormatArgs, Listed, Output, Tone};
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) struct EnqueueCommand {
 
     /// Create many jobs: a file with one job on each line, as JSON like that of `POST /api/v1/jobs`;
     /// `-` is stdin.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["JobArgs", "HttpArgs"])]
+    #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
 
     /// With `--from`: create no job at all if one of them is refused. Up to 10000 jobs.
@@ -73,6 +73,7 @@ impl EnqueueCommand {
 pub(crate) fn run(command: &EnqueueCommand, output: &Output) -> anyhow::Result<()> {
     let format = output.format(&command.format)?;
     if let Some(path) = &command.from {
+        none_with("--from", &command.job.fields()?, flag_of_job_field)?;
         return many::enqueue(command, path, output, format);
     }
     let job = command.new_job()?;

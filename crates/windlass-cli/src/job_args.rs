@@ -9,8 +9,7 @@ use windlass_core::{Invalid, QueueName, Timestamp};
 
 use crate::body::{body_of, flag_of_field, given, read_input, word_or_json};
 
-/// All flags of a job except its kind and its payload. For `conflicts_with`, the groups are
-/// `JobArgs` and `HttpArgs`: clap leaves the group of a struct with flattened fields empty.
+/// All flags of a job except its kind and its payload.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct JobFlags {
     #[command(flatten)]
@@ -263,6 +262,21 @@ impl HttpArgs {
             "complete_within": self.http_complete_within,
             "idempotency_key": self.http_idempotency_key,
         }))))
+    }
+}
+
+/// Refuses fields that do not go with a flag which names a file. `flag` names the flag of a field.
+pub(crate) fn none_with(
+    file_flag: &str,
+    fields: &Map<String, Value>,
+    flag: impl Fn(&str) -> String,
+) -> Result<(), Invalid> {
+    match fields.keys().next() {
+        None => Ok(()),
+        Some(field) => {
+            let rule = format!("is not allowed with `{file_flag}`; write it into the file");
+            Err(Invalid::new(flag(field), rule))
+        }
     }
 }
 

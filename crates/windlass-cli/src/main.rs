@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         Command::Backup(command) => backup::run(&command, &output),
         Command::Restore(command) => backup::restore(&command, &output),
         Command::Completions { shell } => command::print_completions(shell),
+        Command::Man { dir } => command::write_man_pages(&dir, &output),
         Command::Reference { page } => reference::print(page),
     };
     match result {

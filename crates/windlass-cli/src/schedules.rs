@@ -7,6 +7,7 @@ mod preview;
 mod view;
 mod write;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use windlass_api::ScheduleView;
 use windlass_client::Client;
@@ -212,12 +213,14 @@ async fn delete(args: &DeleteSchedules, client: &Client, output: &Output) -> any
     }
     args.change
         .confirm("delete", args.names.len(), &schedules)?;
-    for name in &args.names {
-        client.delete_schedule(name).await?;
-        output.print(
-            &serde_json::json!({"deleted": name}),
-            format!("deleted {name}\n"),
-        )?;
+    for (done, name) in args.names.iter().enumerate() {
+        let deleted = client.delete_schedule(name).await;
+        deleted.with_context(|| format!("cannot delete {name}; {done} schedules were deleted"))?;
     }
-    Ok(())
+    let text: String = args
+        .names
+        .iter()
+        .map(|name| format!("deleted {name}\n"))
+        .collect();
+    output.print(&serde_json::json!({"deleted": args.names}), text)
 }

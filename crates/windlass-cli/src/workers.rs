@@ -171,9 +171,7 @@ impl Listed for Server {
                 Cell::new(relative(server.0.heartbeat_at, now))
             }),
             Column::new("version", |server, _| about(&server.0, "version")),
-            Column::wide("settings", |server, _| {
-                Cell::optional(server.0.about.get("settings").map(word))
-            }),
+            Column::wide("settings", |server, _| settings(&server.0)),
         ]
     }
 
@@ -201,4 +199,14 @@ fn about(worker: &Worker, field: &str) -> Cell {
         }
         Some(other) => Cell::new(word(other)),
     }
+}
+
+/// Returns the settings that a server published, as `name=value`.
+fn settings(worker: &Worker) -> Cell {
+    let settings = worker.about.get("settings").and_then(Value::as_object);
+    Cell::optional(settings.map(|settings| {
+        let pair =
+            |(name, value): (&String, &Value)| format!("{name}={}", word(value).trim_matches('"'));
+        settings.iter().map(pair).collect::<Vec<_>>().join(" ")
+    }))
 }

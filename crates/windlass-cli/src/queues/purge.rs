@@ -2,11 +2,10 @@
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use windlass_api::{ActionPreview, JobFilter, JobState, NewBulkAction};
-use windlass_client::Client;
+use windlass_api::{JobFilter, JobState, NewBulkAction};
 use windlass_core::QueueName;
 
-use crate::action::action_body;
+use crate::action::{action_body, jobs};
 use crate::backend::{Api, ApiArgs};
 use crate::body::flag_of_field;
 use crate::bulk::change_all;
@@ -15,22 +14,15 @@ use crate::output::{FormatArgs, Output};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Deletes jobs that have finished, with a bulk action for each state, which the audit log keeps. To
-empty a queue, first cancel its waiting jobs: `windlass jobs cancel --queue QUEUE`."
+    after_help = "Deletes jobs that have finished, with a bulk action that the audit log keeps. To empty a queue, first cancel its waiting jobs: `windlass jobs cancel --queue QUEUE`."
 )]
 pub(crate) struct PurgeQueue {
     /// The name of the queue.
     queue: QueueName,
 
-    /// Delete jobs in this state: succeeded, dead or cancelled. Separate several with commas.
-    #[arg(
-        long = "state",
-        value_name = "STATE",
-        value_delimiter = ',',
-        required = true,
-        hide_possible_values = true
-    )]
-    states: Vec<FinishedState>,
+    /// Delete jobs in this state: succeeded, dead or cancelled.
+    #[arg(long, value_name = "STATE", hide_possible_values = true)]
+    state: FinishedState,
 
     /// Why, for the audit log and other operators [default: `windlass queues purge`].
     #[arg(
@@ -73,11 +65,10 @@ pub(super) async fn purge(args: &PurgeQueue, api: &Api, output: &Output) -> anyh
     let format = output.format(&args.format)?;
     let client = api.client();
     client.queue(&args.queue).await?; // fails if it does not exist
-    let actions = args.states.iter().map(|state| args.action(*state));
-    let actions: Vec<NewBulkAction> = actions.collect::<anyhow::Result<_>>()?;
+    let new = args.action()?;
     if !args.change.dry_run && !args.change.yes {
-        let count = matched(client, &actions).await?;
-        let verb = format!("delete {count} jobs of queue {}", args.queue);
+        let matched = client.preview_bulk_action(&new).await?;
+        let verb = format!("delete {} of queue {}", jobs(&matched), args.queue);
         args.change.confirm_name(&verb, args.queue.as_str())?;
     }
     // The name was typed, so that no second question is needed.
@@ -85,32 +76,15 @@ pub(super) async fn purge(args: &PurgeQueue, api: &Api, output: &Output) -> anyh
         yes: true,
         ..args.change.clone()
     };
-    for new in &actions {
-        change_all(api, new, &change, output, format).await?;
-    }
-    Ok(())
+    change_all(api, &new, &change, output, format).await
 }
 
 impl PurgeQueue {
-    fn action(&self, state: FinishedState) -> anyhow::Result<NewBulkAction> {
+    fn action(&self) -> anyhow::Result<NewBulkAction> {
         let filter: JobFilter = serde_json::from_value(json!({
-            "queue": self.queue, "state": JobState::from(state),
+            "queue": self.queue, "state": JobState::from(self.state),
         }))?;
         let fields = json!({"action": "delete", "reason": reason(&self.reason)?});
         action_body(fields, &filter, flag_of_field)
     }
-}
-
-/// Returns how many jobs the actions would delete, as text.
-async fn matched(client: &Client, actions: &[NewBulkAction]) -> anyhow::Result<String> {
-    let (mut count, mut is_complete) = (0, true);
-    for new in actions {
-        let ActionPreview {
-            matched, complete, ..
-        } = client.preview_bulk_action(new).await?;
-        count += matched;
-        is_complete &= complete;
-    }
-    let at_least = if is_complete { "" } else { "at least " };
-    Ok(format!("{at_least}{count}"))
 }

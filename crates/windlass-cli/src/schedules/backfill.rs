@@ -46,9 +46,9 @@ pub(super) async fn backfill(
     let to = to.transpose()?.unwrap_or_else(clock::now);
     if args.change.dry_run || !args.change.yes {
         let count = count(client, &args.name, from, to).await?;
-        let jobs = format!("up to {count} jobs, for the occurrences that did not fire");
+        let jobs = format!("up to {count} jobs");
         if args.change.dry_run {
-            let text = format!("would create {jobs}\n");
+            let text = format!("would create {jobs}, for occurrences that did not fire\n");
             return output.print(&json!({"occurrences": count}), text);
         }
         args.change.confirm("create", count, &jobs)?;

@@ -14,7 +14,7 @@ use crate::output::{Cell, Column, FormatArgs, Listed, Output, Tone, relative};
 #[derive(Debug, Args)]
 pub(crate) struct PreviewSchedule {
     /// The name or the id of the schedule. Without it, give a rule such as `--cron '0 2 * * *'`.
-    #[arg(required_unless_present_any = ["cron", "every", "at"], conflicts_with_all = ["RuleArgs", "from"])]
+    #[arg(required_unless_present_any = ["cron", "every", "at"], conflicts_with = "from")]
     name: Option<String>,
 
     /// For a rule: only show occurrences at this time or later [default: now].
@@ -43,6 +43,10 @@ pub(super) async fn preview(
     let format = output.format(&args.format)?;
     let firings = match &args.name {
         Some(name) => {
+            if let Some(field) = args.rule.fields().keys().next() {
+                let rule = "is only for a preview without NAME: the schedule has a rule";
+                return Err(Invalid::new(flag(field), rule).into());
+            }
             let count = BoundedInt::new(args.n.into());
             client
                 .preview_schedule(name, PreviewParams { count })

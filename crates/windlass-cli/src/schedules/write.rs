@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use windlass_api::{NewJob, NewSchedule, SchedulePatch, ScheduleView, read_body};
+use windlass_api::{NewJob, NewSchedule, SchedulePatch, ScheduleView, read_body, read_body_with};
 use windlass_client::Client;
 use windlass_core::{Invalid, Kind, ScheduleName};
 
@@ -13,7 +13,7 @@ use super::view::print;
 use crate::backend::ApiArgs;
 use crate::body::{first_flag, given, read_input};
 use crate::clock;
-use crate::job_args::{JobFlags, PayloadArgs, new_job};
+use crate::job_args::{JobFlags, PayloadArgs, flag_of_job_field, new_job, none_with};
 use crate::output::{FormatArgs, Output};
 
 #[derive(Debug, Args)]
@@ -26,11 +26,7 @@ pub(crate) struct PutSchedule {
     name: ScheduleName,
 
     /// A file with the schedule as JSON, like the body of `PUT /api/v1/schedules/NAME`; `-` is stdin.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with_all = ["kind", "paused", "JobArgs", "HttpArgs", "PayloadArgs", "RuleArgs", "OccurrenceArgs"]
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "paused", "payload", "payload_file"])]
     file: Option<PathBuf>,
 
     /// The kind of the jobs.
@@ -107,21 +103,23 @@ pub(crate) struct EditSchedule {
 impl PutSchedule {
     /// Returns the schedule. Checks it as the server does, to name the flag that breaks a rule.
     fn new_schedule(&self) -> anyhow::Result<NewSchedule> {
+        let mut fields = self.rule.fields();
+        fields.extend(self.occurrences.fields());
+        let mut job = self.job.fields()?;
         if let Some(path) = &self.file {
+            none_with("--file", &fields, flag)?;
+            none_with("--file", &job, flag_of_job_field)?;
             let text = read_input("--file", path)?;
             return self.from_file(&text);
         }
-        let mut job = self.job.fields()?;
         job.extend(
             self.kind
                 .as_ref()
                 .map(|kind| ("kind".to_owned(), json!(kind))),
         );
-        let mut fields = given(json!({
+        fields.extend(given(json!({
             "name": self.name, "paused": self.paused.then_some(true), "job": job,
-        }));
-        fields.extend(self.rule.fields());
-        fields.extend(self.occurrences.fields());
+        })));
         fields.retain(|_, value| !value.is_null());
         let text = Value::Object(fields).to_string();
         let checked = read_body::<NewSchedule>(&text, clock::now());
@@ -178,7 +176,8 @@ pub(super) async fn put(
 }
 
 impl EditSchedule {
-    /// Returns the changes. `stored` reads the schedule, whose job is changed only where flags say.
+    /// Returns the changes. Reads the schedule if a flag changes its job, because a patch replaces
+    /// the whole job.
     async fn patch(&self, client: &Client) -> anyhow::Result<SchedulePatch> {
         let mut fields = self.rule.fields();
         fields.extend(self.occurrences.fields());
@@ -187,8 +186,9 @@ impl EditSchedule {
         let rule = "must be given, or another field to change";
         let is_empty = fields.is_empty() && !changes_job;
         anyhow::ensure!(!is_empty, Invalid::new("--cron", rule));
-        let mut patch: SchedulePatch = serde_json::from_value(Value::Object(fields))
-            .map_err(|error| Invalid::new("", error.to_string()))?;
+        let text = Value::Object(fields).to_string();
+        let patch = read_body_with(&text, clock::now(), |patch, _| Some(patch));
+        let mut patch: SchedulePatch = patch.map_err(|refused| first_flag(refused, flag))?;
         if changes_job {
             patch.job = Some(Some(self.job(client, job_fields).await?));
         }
