@@ -156,6 +156,8 @@ pub(crate) enum Page {
     Configuration,
     /// `docs/metrics.md`
     Metrics,
+    /// `docs/cli.md`
+    Cli,
 }
 
 pub(crate) fn print_completions(shell: Shell) -> anyhow::Result<()> {

@@ -49,10 +49,10 @@ pub(crate) struct EnqueueCommand {
     dry_run: bool,
 
     #[command(flatten)]
-    job: JobFlags,
+    format: FormatArgs,
 
     #[command(flatten)]
-    format: FormatArgs,
+    job: JobFlags,
 
     #[command(flatten)]
     api: ApiArgs,

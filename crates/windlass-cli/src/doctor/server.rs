@@ -18,17 +18,18 @@ const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 pub(super) async fn check(server: &Client) -> anyhow::Result<Vec<Check>> {
     let mut checks = readiness(server).await?;
     checks.push(version(server).await?);
-    let scopes = match scopes(server).await? {
-        Ok(scopes) => scopes,
+    let key = match key(server).await? {
+        Ok(key) => key,
         Err(refusal) => {
             checks.push(Check::new("key", Verdict::Failure, refusal));
             return Ok(checks);
         }
     };
-    let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
-    let found = format!("accepted; it has the scopes {}", names.join(", "));
+    let names: Vec<&str> = key.scopes.iter().map(|scope| scope.name()).collect();
+    let at_least = if key.is_complete { "" } else { "at least " };
+    let found = format!("accepted; it has {at_least}the scopes {}", names.join(", "));
     checks.push(Check::new("key", Verdict::Ok, found));
-    if !scopes.contains(&Scope::Read) {
+    if !key.scopes.contains(&Scope::Read) {
         let found = "not checked: the key lacks the scope `read`";
         checks.push(Check::new("servers", Verdict::Warning, found));
         return Ok(checks);
@@ -67,12 +68,19 @@ async fn version(server: &Client) -> anyhow::Result<Check> {
     })
 }
 
+/// What the key may do.
+struct Key {
+    scopes: Vec<Scope>,
+    /// Whether the server answered for every scope. One that is not ready may not.
+    is_complete: bool,
+}
+
 /// Returns the scopes of the key, or why the server refuses the key.
 ///
 /// No route returns the scopes. So this sends one request for each scope that changes nothing: it
 /// only reads, names a job that does not exist, or has a body that the server refuses after it
 /// checked the scope.
-async fn scopes(server: &Client) -> anyhow::Result<Result<Vec<Scope>, String>> {
+async fn key(server: &Client) -> anyhow::Result<Result<Key, String>> {
     let no_job = JobId::from_u128(0);
     let nothing = json!({});
     let settle = server.call::<Value>(Method::Post, "/api/v1/settle", Some(&nothing));
@@ -93,20 +101,24 @@ async fn scopes(server: &Client) -> anyhow::Result<Result<Vec<Scope>, String>> {
         (Scope::Operate, server.cancel_job(no_job).await.map(drop)),
         (Scope::Admin, server.keys().await.map(drop)),
     ];
-    let mut scopes = Vec::new();
+    let (mut scopes, mut is_complete) = (Vec::new(), true);
     for (scope, answer) in answers {
         match answer {
             Ok(()) => scopes.push(scope),
             Err(Error::Refused(problem)) => match (problem.status, problem.code.as_str()) {
                 (401, _) => return Ok(Err(problem.detail)),
                 (403, "scope_missing") => {}
-                (403 | 429 | 500.., _) => return Err(Error::Refused(problem).into()),
+                (403, _) => return Err(Error::Refused(problem).into()),
+                (429 | 500.., _) => is_complete = false,
                 _ => scopes.push(scope),
             },
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Ok(scopes))
+    Ok(Ok(Key {
+        scopes,
+        is_complete,
+    }))
 }
 
 /// Compares the clocks: the last heartbeat of a worker and its age give the time of the server.
@@ -149,7 +161,10 @@ fn nodes(workers: &[Worker]) -> Vec<Check> {
         match names.len() {
             0 => "none".to_owned(),
             1..=5 => names.join(", "),
-            count => format!("{} and {} more", names[..5].join(", "), count - 5),
+            count => {
+                let first: Vec<&str> = names.into_iter().take(5).collect();
+                format!("{} and {} more", first.join(", "), count - 5)
+            }
         }
     };
     let check = |name, nodes: &[&Worker]| {

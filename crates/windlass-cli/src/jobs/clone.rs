@@ -33,10 +33,10 @@ pub(crate) struct CloneJob {
     dry_run: bool,
 
     #[command(flatten)]
-    job: JobFlags,
+    format: FormatArgs,
 
     #[command(flatten)]
-    format: FormatArgs,
+    job: JobFlags,
 
     #[command(flatten)]
     pub(super) api: ApiArgs,

@@ -26,10 +26,10 @@ pub(crate) struct PreviewSchedule {
     n: u16,
 
     #[command(flatten)]
-    rule: RuleArgs,
+    format: FormatArgs,
 
     #[command(flatten)]
-    format: FormatArgs,
+    rule: RuleArgs,
 
     #[command(flatten)]
     pub(super) api: ApiArgs,

@@ -49,6 +49,9 @@ pub(crate) struct PutSchedule {
     dry_run: bool,
 
     #[command(flatten)]
+    format: FormatArgs,
+
+    #[command(flatten)]
     rule: RuleArgs,
 
     #[command(flatten)]
@@ -56,9 +59,6 @@ pub(crate) struct PutSchedule {
 
     #[command(flatten)]
     job: JobFlags,
-
-    #[command(flatten)]
-    format: FormatArgs,
 
     #[command(flatten)]
     pub(super) api: ApiArgs,
@@ -85,6 +85,9 @@ pub(crate) struct EditSchedule {
     dry_run: bool,
 
     #[command(flatten)]
+    format: FormatArgs,
+
+    #[command(flatten)]
     rule: RuleArgs,
 
     #[command(flatten)]
@@ -92,9 +95,6 @@ pub(crate) struct EditSchedule {
 
     #[command(flatten)]
     job: JobFlags,
-
-    #[command(flatten)]
-    format: FormatArgs,
 
     #[command(flatten)]
     pub(super) api: ApiArgs,

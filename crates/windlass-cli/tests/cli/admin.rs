@@ -51,7 +51,7 @@ fn secrets_of_a_lost_master_key_can_be_listed_and_deleted() {
     );
     for keys in [&[][..], &[(MASTER_KEY, new.as_str())]] {
         let listed = run(keys, &["secrets", "list", "--data", data], b"");
-        assert_eq!(listed, (0, "hook  any host\n".to_owned()));
+        assert_eq!(listed, (0, "NAME  HOSTS\nhook  any host\n".to_owned()));
     }
     let remove = ["secrets", "remove", "hook", "--data", data];
     assert_eq!(run(&[], &remove, b"").0, 0);
@@ -153,7 +153,7 @@ fn secrets_keys_and_audit_work_through_a_running_server() {
     assert_eq!(code, 0, "{output}");
     let by_variable = [with_key[0], ("WINDLASS_URL", server.url.as_str())];
     let listed = run(&by_variable, &["secrets", "list"], b"");
-    let row = "hook  api.example.com *.hooks.example:8443\n";
+    let row = "NAME  HOSTS\nhook  api.example.com *.hooks.example:8443\n";
     assert_eq!(listed, (0, row.to_owned()));
     // A secret needs hosts or `--any-host`.
     let (code, output) = asked(&["secrets", "put", "other"], b"s3cret");
