@@ -224,23 +224,19 @@ fn wait_ends_with_the_job_and_tells_whether_it_succeeded() {
 /// Replaces everything that differs from job to job: ids, times and durations.
 fn shape(page: &str) -> Vec<String> {
     let word = |word: &str| {
-        let plain = word.trim_matches(|letter| "()".contains(letter));
-        match plain {
-            "now" => "# ago".to_owned(),
-            "ago" | "in" => plain.to_owned(),
-            _ if word.starts_with(|letter: char| "({0123456789".contains(letter)) => "#".to_owned(),
-            _ => word.to_owned(),
+        let plain = word.trim_matches(|letter| "()".contains(letter)).to_owned();
+        match plain.as_str() {
+            "now" => vec!["#".to_owned(), "ago".to_owned()],
+            _ if plain.starts_with(|letter: char| letter.is_ascii_digit()) => vec!["#".to_owned()],
+            _ => vec![plain],
         }
     };
     let line = |line: &str| {
-        let mut words: Vec<String> = line.split_whitespace().map(word).collect();
+        let mut words: Vec<String> = line.split_whitespace().flat_map(word).collect();
         words.dedup(); // a duration can have several words
         words.join(" ")
     };
-    page.lines()
-        .map(line)
-        .filter(|line| !line.is_empty())
-        .collect()
+    page.lines().map(line).collect()
 }
 
 #[test]
