@@ -87,7 +87,7 @@ pub(crate) fn run(command: &EnqueueCommand, output: &Output) -> anyhow::Result<(
     })
 }
 
-/// Prints what became of a job to create.
+/// Prints the result of creating a job.
 pub(crate) fn print_receipt(
     receipt: &Receipt,
     output: &Output,
@@ -111,7 +111,7 @@ fn with_key(client: &Client, key: Option<&str>) -> Client {
 
 const CREATED: &str = "created";
 
-/// Returns what became of a job to create.
+/// Returns the result of creating a job.
 fn result(receipt: &Receipt) -> &'static str {
     match (receipt.duplicate, receipt.replaced, receipt.payload_differs) {
         (false, ..) => CREATED,

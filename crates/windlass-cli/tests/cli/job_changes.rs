@@ -11,7 +11,8 @@ fn server() -> (Server, tempfile::TempDir) {
 
 fn create(server: &Server, job: &Value) -> String {
     let created = server.post("/api/v1/jobs", job);
-    created["id"].as_str().expect("an id").to_owned()
+    let id = created.get("id").and_then(Value::as_str);
+    id.expect("an id").to_owned()
 }
 
 fn job(server: &Server, id: &str) -> Value {
@@ -22,9 +23,9 @@ fn job(server: &Server, id: &str) -> Value {
 fn attempt(server: &Server, queue: &str, outcome: &Value) {
     let claim = json!({"queue": queue, "worker": "mailer-1"});
     let claimed = server.post("/api/v1/claim", &claim);
-    let mut outcome = outcome.clone();
-    outcome["id"] = claimed["data"][0]["id"].clone();
-    outcome["attempt"] = claimed["data"][0]["attempt"].clone();
+    let field = |name: &str| claimed.pointer(&format!("/data/0/{name}")).cloned();
+    let mut outcome = outcome.as_object().expect("an object").clone();
+    outcome.extend(["id", "attempt"].map(|name| (name.to_owned(), json!(field(name)))));
     let outcomes = json!({"worker": "mailer-1", "outcomes": [outcome]});
     server.post("/api/v1/settle", &outcomes);
 }

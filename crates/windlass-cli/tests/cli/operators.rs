@@ -14,9 +14,10 @@ fn server() -> (Server, tempfile::TempDir) {
 
 fn signal(server: &Server) -> Value {
     let workers = server.get("/api/v1/workers");
-    let mut rows = workers["data"].as_array().expect("a list").iter();
-    let worker = rows.find(|worker| worker["name"] == "mailer-1");
-    worker.map_or(json!("none"), |worker| worker["signal"].clone())
+    let rows = workers.get("data").and_then(Value::as_array);
+    let mut rows = rows.expect("a list").iter();
+    let worker = rows.find(|worker| worker.get("name") == Some(&json!("mailer-1")));
+    worker.map_or(json!("none"), |worker| json!(worker.get("signal")))
 }
 
 #[test]
