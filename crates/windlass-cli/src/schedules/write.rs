@@ -110,7 +110,7 @@ impl PutSchedule {
             none_with("--file", &fields, flag)?;
             none_with("--file", &job, flag_of_job_field)?;
             let text = read_input("--file", path)?;
-            return self.from_file(&text);
+            return self.read_file(&text);
         }
         job.extend(
             self.kind
@@ -132,7 +132,7 @@ impl PutSchedule {
     }
 
     /// Reads a schedule from a file. The name comes from the command line.
-    fn from_file(&self, text: &str) -> anyhow::Result<NewSchedule> {
+    fn read_file(&self, text: &str) -> anyhow::Result<NewSchedule> {
         let refused = |rule: String| Invalid::new("--file", rule);
         let mut new: NewSchedule = serde_json::from_str(text)
             .map_err(|error| refused(format!("must be a schedule as JSON: {error}")))?;
