@@ -18,7 +18,7 @@ use windlass_server::standalone::config::Config;
 
 use crate::config::ConfigArgs;
 use crate::owner::client_of_owner;
-use crate::server_url::{ServerUrlArgs, client_of, url_variable};
+use crate::server_url::{ServerUrlArgs, TrustArgs, url_variable};
 
 /// The flags that select a running server or a store.
 #[derive(Debug, Args)]
@@ -98,6 +98,9 @@ pub(crate) struct ApiArgs {
     )]
     url: Option<String>,
 
+    #[command(flatten)]
+    trust: TrustArgs,
+
     /// Open this store instead: `sqlite:path` or `postgres://user@host/database`. If a running
     /// program owns the file, requests go to that program.
     #[arg(long, value_name = "URL")]
@@ -155,7 +158,7 @@ impl ApiArgs {
             Some(url) => url,
             None => url_of(&config.load()?),
         };
-        let (client, served) = (client_of(&url)?, None);
+        let (client, served) = (self.trust.client_of(&url)?, None);
         Ok(Api { client, served })
     }
 }
@@ -219,6 +222,19 @@ fn url_of(config: &Config) -> String {
         "http"
     };
     format!("{scheme}://{}", SocketAddr::new(ip, config.bind.port()))
+}
+
+/// Runs a command that only sends requests, and closes the store if it was opened for that.
+pub(crate) fn run_on_api<T>(
+    args: &ApiArgs,
+    command: impl AsyncFnOnce(&Api) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    block_on(async {
+        let api = args.connect().await?;
+        let done = command(&api).await;
+        api.close().await;
+        done
+    })
 }
 
 /// Runs a command that waits for requests or for a store.

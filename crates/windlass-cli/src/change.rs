@@ -21,25 +21,42 @@ pub(crate) struct ChangeArgs {
 
 impl ChangeArgs {
     /// Asks before a change of more than one job, such as `revive` of `12 jobs`.
-    ///
-    /// # Errors
-    ///
-    /// Without a terminal no one can answer, so `--yes` is required.
     pub(crate) fn confirm(&self, verb: &str, count: usize, jobs: &str) -> anyhow::Result<()> {
         if self.yes || count <= 1 {
             return Ok(());
         }
-        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            let rule = format!("is required to {verb} {jobs} without a terminal to ask on");
-            return Err(Invalid::new("--yes", rule).into());
-        }
-        write!(std::io::stderr(), "{verb} {jobs}? [y/N] ")?;
-        let mut answer = String::new();
-        std::io::stdin().lock().read_line(&mut answer)?;
-        let is_yes = matches!(answer.trim(), "y" | "Y" | "yes");
+        let answer = ask(&format!("{verb} {jobs}"), &format!("{verb} {jobs}? [y/N] "))?;
+        let is_yes = matches!(answer.as_str(), "y" | "Y" | "yes");
         anyhow::ensure!(is_yes, "not confirmed; nothing was changed");
         Ok(())
     }
+
+    /// Asks for the name of what is changed, before a change that cannot be undone.
+    pub(crate) fn confirm_name(&self, verb: &str, name: &str) -> anyhow::Result<()> {
+        if self.yes {
+            return Ok(());
+        }
+        let question = format!("This cannot be undone. To {verb}, type {name}: ");
+        let answer = ask(verb, &question)?;
+        anyhow::ensure!(answer == name, "not confirmed; nothing was changed");
+        Ok(())
+    }
+}
+
+/// Asks a question on the terminal.
+///
+/// # Errors
+///
+/// Without a terminal no one can answer, so `--yes` is required.
+fn ask(verb: &str, question: &str) -> anyhow::Result<String> {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        let rule = format!("is required to {verb} without a terminal to ask on");
+        return Err(Invalid::new("--yes", rule).into());
+    }
+    write!(std::io::stderr(), "{question}")?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(answer.trim().to_owned())
 }
 
 /// Returns the value of `--reason`: why an operator acts.

@@ -592,7 +592,15 @@ mod tests {
             assert!(refused.ends_with(rule), "{url}: {refused}");
         }
         assert!(Client::builder("http://a").key("a\nb").build().is_err());
-        let bad = Client::builder("https://a").root_certificates("-----BEGIN CERTIFICATE-----\n?");
-        assert!(bad.build().is_err());
+        for pem in ["-----BEGIN CERTIFICATE-----\n?", "no certificate", ""] {
+            for url in ["https://a", "http://a"] {
+                let bad = Client::builder(url).root_certificates(pem).build();
+                let refused = bad.unwrap_err().to_string();
+                assert!(
+                    refused.starts_with("the root certificate must be a PEM file"),
+                    "{refused}"
+                );
+            }
+        }
     }
 }

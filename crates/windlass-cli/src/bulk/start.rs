@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use windlass_api::{BulkAction, BulkActionName, FailureCount, NewBulkAction};
 use windlass_core::{Invalid, QueueName, Timestamp};
 
-use crate::action::{self, Action as _, Wait, action_body, json_flag};
+use crate::action::{self, Action as _, Wait, action_body, words};
 use crate::backend::{Api, ApiArgs};
+use crate::body::{flag_of_field, json_flag, read_input};
 use crate::change::{ChangeArgs, Failures, RevivalArgs, reason};
 use crate::filter::FilterArgs;
 use crate::output::{FormatArgs, Output};
@@ -42,7 +42,7 @@ pub(crate) struct StartBulk {
     #[arg(long, value_name = "JSON", conflicts_with = "patch_file")]
     patch: Option<String>,
 
-    /// For `patch`: a file with the fields to change.
+    /// For `patch`: a file with the fields to change, or `-` for stdin.
     #[arg(long, value_name = "FILE")]
     patch_file: Option<PathBuf>,
 
@@ -129,11 +129,7 @@ impl StartBulk {
     fn patch(&self) -> anyhow::Result<Option<Map<String, Value>>> {
         let (flag, text) = match (&self.patch, &self.patch_file) {
             (Some(text), _) => ("--patch", text.clone()),
-            (None, Some(path)) => {
-                let text = std::fs::read_to_string(path);
-                let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-                ("--patch-file", text)
-            }
+            (None, Some(path)) => ("--patch-file", read_input("--patch-file", path)?),
             (None, None) => return Ok(None),
         };
         match json_flag(flag, Some(&text))? {
@@ -154,17 +150,14 @@ fn flag(field: &str) -> String {
             Some(inner) if inner.starts_with("payload") => "--payload-patch".to_owned(),
             _ => "--patch".to_owned(),
         },
-        field => format!("--{}", field.replace('_', "-")),
+        field => flag_of_field(field),
     }
 }
 
 pub(super) async fn start(start: &StartBulk, api: &Api, output: &Output) -> anyhow::Result<()> {
     let format = output.format(&start.format)?;
     let new = start.new_action()?;
-    let verb = match start.action {
-        BulkActionName::RunNow => "make due",
-        action => action.name(),
-    };
+    let (verb, _) = words(start.action);
     let wait = Wait::of(start.wait);
     let printer = (output, format);
     let started = action::start::<BulkAction>(api, &new, verb, &start.change, wait, printer);

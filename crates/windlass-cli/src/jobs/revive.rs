@@ -4,8 +4,9 @@ use clap::Args;
 use windlass_api::{BulkActionName, DurationText, JobFilter, NewBulkAction, Revival};
 use windlass_core::{Invalid, QueueName, Timestamp, parse_duration};
 
-use super::change::{bulk_reason, change_all, each, filter_instead, ids, print};
+use super::change::{bulk_reason, each, filter_instead, ids, print};
 use crate::backend::{Api, ApiArgs};
+use crate::bulk::change_all;
 use crate::change::{ChangeArgs, Failures, RevivalArgs};
 use crate::clock;
 use crate::filter::FilterArgs;
@@ -129,12 +130,12 @@ pub(super) async fn revive(revive: &ReviveJobs, api: &Api, output: &Output) -> a
                 }
                 None => Some("only dead and cancelled jobs can be revived".to_owned()),
             };
-            Ok((why.state, error))
+            Ok((Some(why.state), error))
         };
         return print(output, format, each("checked", &ids, forecast).await?);
     }
     let jobs = format!("{} jobs", ids.len());
     revive.change.confirm("revive", ids.len(), &jobs)?;
-    let revive = async |id| Ok((client.revive_job(id, &revival).await?.state, None));
+    let revive = async |id| Ok((Some(client.revive_job(id, &revival).await?.state), None));
     print(output, format, each("revived", &ids, revive).await?)
 }

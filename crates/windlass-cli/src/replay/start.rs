@@ -1,12 +1,13 @@
 //! `windlass replay start`.
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use windlass_api::{DurationText, FailureCount, NewReplay, Replay};
 use windlass_core::{Invalid, QueueName, parse_duration};
 
-use crate::action::{self, Action as _, Wait, action_body, json_flag};
+use crate::action::{self, Action as _, Wait, action_body};
 use crate::backend::{Api, ApiArgs};
+use crate::body::{flag_of_field, given, json_flag};
 use crate::change::{ChangeArgs, Failures, RevivalArgs, reason};
 use crate::filter::FilterArgs;
 use crate::output::{FormatArgs, Output};
@@ -98,17 +99,17 @@ impl StartReplay {
         let timeout = timeout.map_err(|error| Invalid::new("--canary-timeout", error.rule()))?;
         let fields = json!({
             "reason": reason(&self.reason)?,
-            "canary": given([
-                ("jobs", json!(self.canary)),
-                ("timeout", json!(timeout.map(DurationText))),
-            ]),
+            "canary": object(json!({
+                "jobs": self.canary,
+                "timeout": timeout.map(DurationText),
+            })),
             "rate": self.rate,
             "max_pending": self.max_pending,
-            "stop": given([
-                ("failed_share", json!(self.stop_share)),
-                ("min_sample", json!(self.stop_min_sample)),
-                ("same_fingerprint", json!(self.stop_same_fingerprint)),
-            ]),
+            "stop": object(json!({
+                "failed_share": self.stop_share,
+                "min_sample": self.stop_min_sample,
+                "same_fingerprint": self.stop_same_fingerprint,
+            })),
             "failures": self.failures.map(FailureCount::from),
             "payload_patch": json_flag("--payload-patch", self.payload_patch.as_deref())?,
             "force": self.force.then_some(true),
@@ -122,10 +123,8 @@ impl StartReplay {
 }
 
 /// Returns an object of the fields that are given, or null if there are none.
-fn given<const N: usize>(fields: [(&str, Value); N]) -> Value {
-    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-    let fields = fields.map(|(name, value)| (name.to_owned(), value));
-    let fields: Map<String, Value> = fields.collect();
+fn object(fields: Value) -> Value {
+    let fields = given(fields);
     if fields.is_empty() {
         return Value::Null;
     }
@@ -145,7 +144,7 @@ fn flag(field: &str) -> String {
         "queue" => "--to-queue".to_owned(),
         "stop.failed_share" => "--stop-share".to_owned(),
         field if field.starts_with("payload_patch") => "--payload-patch".to_owned(),
-        field => format!("--{}", field.replace(['_', '.'], "-")),
+        field => flag_of_field(field),
     }
 }
 
