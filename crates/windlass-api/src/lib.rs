@@ -15,6 +15,7 @@ mod filter;
 mod form;
 mod job;
 mod key;
+mod log;
 mod new_job;
 mod page;
 mod policy;
@@ -58,6 +59,7 @@ pub use job::{
     HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
+pub use log::{CheckedLogParams, JobLog, LogLine, LogParams};
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
 pub use page::{Cursor, JobPosition, Page, PageCursor, PageParams, Position};
 pub use policy::{

@@ -23,6 +23,9 @@ use crate::schedule::ScheduleCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
 use crate::stats::StatsCommand;
+use crate::tail::TailCommand;
+use crate::top::TopCommand;
+use crate::worker::WorkerCommand;
 
 /// A durable job queue and scheduler with predictable retries.
 #[derive(Debug, Parser)]
@@ -75,6 +78,16 @@ pub(crate) enum Command {
 
     /// Show what happened in the queues: counts, waiting and run times.
     Stats(StatsCommand),
+
+    /// Print events as they happen.
+    Tail(TailCommand),
+
+    /// Show queues, failures, workers and replays, live in the terminal.
+    Top(TopCommand),
+
+    /// Run a worker with a simple handler, to try things.
+    #[command(subcommand)]
+    Worker(WorkerCommand),
 
     /// Create, list and revoke API keys.
     #[command(subcommand)]

@@ -2,6 +2,7 @@
 
 mod change;
 mod export;
+mod logs;
 mod read;
 mod revive;
 mod show;
@@ -17,6 +18,7 @@ use crate::output::{FormatArgs, Output};
 
 use change::CancelJobs;
 use export::ExportJobs;
+use logs::JobLogs;
 use revive::ReviveJobs;
 
 #[derive(Debug, Subcommand)]
@@ -27,6 +29,8 @@ pub(crate) enum JobsCommand {
     Show(ShowJob),
     /// List the attempts of a job that have ended, newest first.
     History(JobHistory),
+    /// Print what an attempt of a job logged, also while it runs.
+    Logs(JobLogs),
     /// Explain why a job is not running, or why it is dead.
     Why(ShowJob),
     /// Run dead or cancelled jobs again, by id or by filter.
@@ -103,6 +107,7 @@ impl JobsCommand {
             JobsCommand::List(list) => &list.api,
             JobsCommand::Show(show) | JobsCommand::Why(show) => &show.api,
             JobsCommand::History(history) => &history.api,
+            JobsCommand::Logs(logs) => &logs.api,
             JobsCommand::Revive(revive) => &revive.api,
             JobsCommand::Cancel(cancel) => &cancel.api,
             JobsCommand::Export(export) => &export.api,
@@ -125,6 +130,7 @@ async fn run_on(command: &JobsCommand, api: &Api, output: &Output) -> anyhow::Re
         JobsCommand::List(list) => read::list(list, client, output).await,
         JobsCommand::Show(show) => show::show(show, client, output).await,
         JobsCommand::History(history) => read::history(history, client, output).await,
+        JobsCommand::Logs(logs) => logs::logs(logs, client, output).await,
         JobsCommand::Why(why) => read::why(why, client, output).await,
         JobsCommand::Revive(revive) => revive::revive(revive, api, output).await,
         JobsCommand::Cancel(cancel) => change::cancel(cancel, api, output).await,

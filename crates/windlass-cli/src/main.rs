@@ -29,6 +29,9 @@ mod secrets;
 mod serve;
 mod server_url;
 mod stats;
+mod tail;
+mod top;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -53,6 +56,9 @@ fn main() -> ExitCode {
         Command::Replay(command) => replay::run(&command, &output),
         Command::Bulk(command) => bulk::run(&command, &output),
         Command::Stats(command) => stats::run(&command, &output),
+        Command::Tail(command) => tail::run(&command, &output),
+        Command::Top(command) => top::run(&command),
+        Command::Worker(command) => worker::run(&command, &output),
         Command::Keys(command) => keys::run(&command, &output),
         Command::Secrets(command) => secrets::run(&command, &output),
         Command::Audit(command) => audit::run(&command, &output),

@@ -27,7 +27,7 @@ const FAILED: u8 = 1;
 const REFUSED: u8 = 2;
 
 /// Prints text for people or JSON for programs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Output {
     json: bool,
 }

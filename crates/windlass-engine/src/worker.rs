@@ -24,6 +24,7 @@ use crate::engine::Engine;
 use crate::fetcher::{Fetcher, FetcherConfig};
 use crate::handler::{Handlers, Hooks};
 use crate::janitor::{Janitor, JanitorConfig};
+use crate::log_writer::LogWriter;
 use crate::queue_settings::SettingsFollower;
 use crate::registry::Registry;
 use crate::saturate::to_usize;
@@ -166,6 +167,7 @@ pub struct Worker {
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) fetcher: Arc<Fetcher>,
     settings_follower: Arc<SettingsFollower>,
+    log_writer: Arc<LogWriter>,
     pub(crate) sweeper: Arc<Sweeper>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) janitor: Arc<Janitor>,
@@ -212,6 +214,7 @@ impl Worker {
         ));
         let settings_follower = SettingsFollower::new(Arc::clone(&engine), Arc::clone(&fetcher));
         let settings_follower = Arc::new(settings_follower);
+        let log_writer = LogWriter::new(Arc::clone(&engine), Arc::clone(&registry));
         let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config, total));
         let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
         let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
@@ -229,6 +232,7 @@ impl Worker {
             dispatcher,
             fetcher,
             settings_follower,
+            log_writer: Arc::new(log_writer),
             sweeper: Arc::new(sweeper),
             scheduler: Arc::new(scheduler),
             janitor: Arc::new(janitor),
@@ -406,6 +410,10 @@ impl Worker {
         let (committer, until) = (Arc::clone(&self.committer), loops_stop.clone());
         self.spawn_loop(&mut loops, "committer", move |pulse| {
             Arc::clone(&committer).run(until.clone(), pulse)
+        });
+        let (log_writer, until) = (Arc::clone(&self.log_writer), loops_stop.clone());
+        self.spawn_loop(&mut loops, "logs", move |pulse| {
+            Arc::clone(&log_writer).run(until.clone(), pulse)
         });
         let (settings_follower, until) =
             (Arc::clone(&self.settings_follower), self.no_claims.clone());

@@ -10,6 +10,7 @@ mod generated_docs;
 mod http_jobs;
 mod http_settings;
 mod jobs;
+mod live;
 mod log;
 mod postgres;
 mod queues;
