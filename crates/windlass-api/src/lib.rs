@@ -17,6 +17,7 @@ mod form;
 mod hook;
 mod job;
 mod key;
+mod log;
 mod login_link;
 mod new_job;
 mod page;
@@ -63,6 +64,7 @@ pub use job::{
     HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
+pub use log::{CheckedLogParams, JobLog, LogLine, LogParams};
 pub use login_link::LoginLink;
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
 pub use page::{

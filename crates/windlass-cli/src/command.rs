@@ -21,6 +21,7 @@ use crate::hooks::HooksCommand;
 use crate::jobs::JobsCommand;
 use crate::keys::KeysCommand;
 use crate::migrate::MigrateCommand;
+use crate::open::OpenCommand;
 use crate::output::Output;
 use crate::policy::PolicyCommand;
 use crate::queues::QueuesCommand;
@@ -29,6 +30,9 @@ use crate::schedules::SchedulesCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
 use crate::stats::StatsCommand;
+use crate::tail::TailCommand;
+use crate::top::TopCommand;
+use crate::worker::WorkerCommand;
 use crate::workers::{ListWorkers, WorkersCommand};
 
 /// A durable job queue and scheduler with predictable retries.
@@ -97,9 +101,22 @@ pub(crate) enum Command {
     /// Show what happened in the queues: counts, waiting and run times.
     Stats(StatsCommand),
 
+    /// Print events as they happen.
+    Tail(TailCommand),
+
+    /// Show queues, failures, workers and replays, live in the terminal.
+    Top(TopCommand),
+
+    /// Run a worker with a simple handler, to try things.
+    #[command(subcommand)]
+    Worker(WorkerCommand),
+
     /// Report events to URLs: dead jobs, new causes, stopped replays, stalled queues.
     #[command(subcommand)]
     Hooks(HooksCommand),
+
+    /// Print a single-use link to log in to the dashboard of a running server.
+    Open(OpenCommand),
 
     /// Create, list and revoke API keys.
     #[command(subcommand)]

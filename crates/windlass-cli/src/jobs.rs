@@ -4,6 +4,7 @@ mod change;
 mod clone;
 mod edit;
 mod export;
+mod logs;
 mod read;
 mod revive;
 mod show;
@@ -24,6 +25,7 @@ use change::{ChangeJobs, JobChange};
 use clone::CloneJob;
 use edit::EditJob;
 use export::ExportJobs;
+use logs::JobLogs;
 use revive::ReviveJobs;
 use wait::WaitForJob;
 
@@ -35,6 +37,8 @@ pub(crate) enum JobsCommand {
     Show(ShowJob),
     /// List the attempts of a job that have ended, newest first.
     History(JobHistory),
+    /// Print what an attempt of a job logged, also while it runs.
+    Logs(JobLogs),
     /// Explain why a job is not running, or why it is dead.
     Why(ShowJob),
     /// Run dead or cancelled jobs again, by id or by filter.
@@ -137,6 +141,7 @@ impl JobsCommand {
             JobsCommand::List(list) => &list.api,
             JobsCommand::Show(show) | JobsCommand::Why(show) => &show.api,
             JobsCommand::History(history) => &history.api,
+            JobsCommand::Logs(logs) => &logs.api,
             JobsCommand::Revive(revive) => &revive.api,
             JobsCommand::Cancel(change)
             | JobsCommand::RunNow(change)
@@ -163,6 +168,7 @@ async fn run_on(command: &JobsCommand, api: &Api, output: &Output) -> anyhow::Re
         JobsCommand::List(list) => read::list(list, client, output).await,
         JobsCommand::Show(show) => show::show(show, client, output).await,
         JobsCommand::History(history) => read::history(history, client, output).await,
+        JobsCommand::Logs(logs) => logs::logs(logs, client, output).await,
         JobsCommand::Why(why) => read::why(why, client, output).await,
         JobsCommand::Revive(revive) => revive::revive(revive, api, output).await,
         JobsCommand::Cancel(args) => change::change(JobChange::Cancel, args, api, output).await,

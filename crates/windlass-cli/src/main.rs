@@ -22,6 +22,7 @@ mod jobs;
 mod keys;
 mod list;
 mod migrate;
+mod open;
 mod output;
 mod owner;
 mod policy;
@@ -34,6 +35,9 @@ mod secrets;
 mod serve;
 mod server_url;
 mod stats;
+mod tail;
+mod top;
+mod worker;
 mod workers;
 
 use std::process::ExitCode;
@@ -63,6 +67,10 @@ fn main() -> ExitCode {
         Command::Workers(command) => workers::run(&command, &output),
         Command::Nodes(command) => workers::nodes(&command, &output),
         Command::Stats(command) => stats::run(&command, &output),
+        Command::Tail(command) => tail::run(&command, &output),
+        Command::Top(command) => top::run(&command),
+        Command::Worker(command) => worker::run(&command, &output),
+        Command::Open(command) => open::run(&command, &output),
         Command::Keys(command) => keys::run(&command, &output),
         Command::Secrets(command) => secrets::run(&command, &output),
         Command::Audit(command) => audit::run(&command, &output),

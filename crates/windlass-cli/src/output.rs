@@ -17,7 +17,7 @@ use windlass_server::secrets::SecretError;
 use windlass_server::standalone::StartError;
 use windlass_server::standalone::config::ConfigError;
 
-pub(crate) use format::{Format, FormatArgs, Listed, list_table, word};
+pub(crate) use format::{Format, FormatArgs, Listed, json_line, list_table, word};
 pub(crate) use table::{Cell, Column, Tone, details, table};
 pub(crate) use time::{relative, took, with_relative};
 
@@ -27,7 +27,7 @@ const FAILED: u8 = 1;
 const REFUSED: u8 = 2;
 
 /// Prints text for people or JSON for programs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Output {
     json: bool,
 }

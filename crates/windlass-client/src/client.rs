@@ -303,6 +303,13 @@ impl Client {
         Client::builder(url).build()
     }
 
+    /// Returns the scheme, host and port of the server, such as `https://jobs.example.com`.
+    pub fn origin(&self) -> String {
+        let origin = &self.shared.origin;
+        let scheme = origin.url.split(':').next().unwrap_or_default();
+        format!("{scheme}://{}", origin.authority)
+    }
+
     /// Returns a builder for a client of the server at this URL, such as `https://jobs.example.com`.
     ///
     /// If the URL has a path, the client puts it in front of every path of the API.

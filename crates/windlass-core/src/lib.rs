@@ -17,6 +17,7 @@
 //! source of randomness: callers pass `now` and random bits as arguments.
 
 mod action;
+mod attempt_log;
 mod duration;
 mod elapsed;
 mod error_text;
@@ -56,6 +57,7 @@ mod words;
 pub use action::{
     ActionCommand, ActionState, BulkChange, BulkRevival, SkipReason, allowance, paced_until,
 };
+pub use attempt_log::{AttemptLog, LOG_BYTES_MAX, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, LogLine};
 pub use duration::{DURATION_MAX, format_duration, parse_duration};
 pub use elapsed::Uptime;
 pub use failure::{AttemptError, Failure, FailureClass, Unrecoverable};
@@ -88,7 +90,7 @@ pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use redact::redacted;
 pub use replay::{Phase, ReplayProgress, ReplayRules, ReplayStep, StopReason, WaitingFor};
-pub use reported::{LOG_LINE_CHARS_MAX, LOG_LINES_MAX, WorkerReport};
+pub use reported::WorkerReport;
 pub use settle::{
     CANCEL_GRACE, Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict,
     has_expired, settle,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -12,7 +12,8 @@ use tokio::sync::futures::Notified;
 use tracing::warn;
 use windlass_core::{Job, JobId, State, Timestamp};
 use windlass_store::{
-    ActionStep, CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError,
+    ActionStep, AttemptId, CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store,
+    StoreError,
 };
 
 use crate::clock::Clock;
@@ -59,6 +60,7 @@ pub struct Engine {
     lingering: Arc<LingeringHandlers>,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
     job_log: JobLog,
+    settled_logs: Mutex<Vec<AttemptId>>,
     collector: Collector,
     unreadable_settings: UnreadableSettings,
     new_groups: NewGroups,
@@ -103,6 +105,7 @@ impl Engine {
             lingering: Arc::default(),
             loops: Mutex::default(),
             job_log: JobLog::default(),
+            settled_logs: Mutex::default(),
             collector: Collector::default(),
             unreadable_settings: UnreadableSettings::default(),
             new_groups: NewGroups::default(),
@@ -175,6 +178,11 @@ impl Engine {
     /// The log of jobs and schedules.
     pub(crate) fn job_log(&self) -> &JobLog {
         &self.job_log
+    }
+
+    /// The settled attempts whose log documents are still to be removed.
+    pub(crate) fn settled_logs(&self) -> MutexGuard<'_, Vec<AttemptId>> {
+        lock(&self.settled_logs)
     }
 
     /// Counts what happens, for the statistics.

@@ -36,6 +36,8 @@ mod janitor;
 mod job_log;
 mod lingering_handlers;
 mod log_throttle;
+mod log_writer;
+mod logs;
 mod loop_backoff;
 mod maintenance;
 mod poison;

@@ -34,9 +34,10 @@ use windlass_core::retry::{Cap, Preset, WorkerRetry};
 use windlass_core::{Invalid, Kind, QueueName, WorkerName, format_duration};
 use windlass_store::StoreError;
 
+pub use crate::logs::ReportedLines;
 pub use claim::{Admission, ClaimError, RemoteClaim, RemoteClaimed};
 pub use lease::Lost;
-pub use progress::REMOTE_PROGRESS_BYTES_MAX;
+pub use progress::{REMOTE_PROGRESS_BYTES_MAX, RemoteProgress};
 pub use renew::{RemoteRenewal, RemoteRenewed};
 pub use roster::{Roster, WORKERS_MAX, remote_workers};
 pub use settle::{RemoteOutcome, RemoteSettled};

@@ -26,6 +26,7 @@ use crate::fetcher::{Fetcher, FetcherConfig};
 use crate::handler::{Handlers, Hooks};
 use crate::hook::{HookWatcher, HookWatcherConfig};
 use crate::janitor::{Janitor, JanitorConfig};
+use crate::log_writer::LogWriter;
 use crate::queue_settings::SettingsFollower;
 use crate::registry::Registry;
 use crate::saturate::to_usize;
@@ -171,6 +172,7 @@ pub struct Worker {
     settings_follower: Arc<SettingsFollower>,
     pub(crate) signal_follower: Arc<SignalFollower>,
     state: Arc<watch::Sender<WorkerState>>,
+    log_writer: Arc<LogWriter>,
     pub(crate) sweeper: Arc<Sweeper>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) janitor: Arc<Janitor>,
@@ -220,6 +222,7 @@ impl Worker {
         ));
         let settings_follower = SettingsFollower::new(Arc::clone(&engine), Arc::clone(&fetcher));
         let settings_follower = Arc::new(settings_follower);
+        let log_writer = LogWriter::new(Arc::clone(&engine), Arc::clone(&registry));
         let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config, total));
         let sweeper = Arc::new(sweeper.reporting(state.subscribe()));
         let signal_follower = SignalFollower::new(
@@ -247,6 +250,7 @@ impl Worker {
             settings_follower,
             signal_follower: Arc::new(signal_follower),
             state,
+            log_writer: Arc::new(log_writer),
             sweeper,
             scheduler: Arc::new(scheduler),
             janitor: Arc::new(janitor),
@@ -458,6 +462,10 @@ impl Worker {
         let (committer, until) = (Arc::clone(&self.committer), loops_stop.clone());
         self.spawn_loop(&mut loops, "committer", move |pulse| {
             Arc::clone(&committer).run(until.clone(), pulse)
+        });
+        let (log_writer, until) = (Arc::clone(&self.log_writer), loops_stop.clone());
+        self.spawn_loop(&mut loops, "logs", move |pulse| {
+            Arc::clone(&log_writer).run(until.clone(), pulse)
         });
         let (settings_follower, until) =
             (Arc::clone(&self.settings_follower), self.no_claims.clone());

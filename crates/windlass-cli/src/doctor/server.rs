@@ -191,6 +191,7 @@ mod tests {
             heartbeat_age_ms: 5000,
             alive: true,
             signal: None,
+            state: None,
         };
         for (before, after, verdict, text) in [
             (105, 106, Verdict::Ok, "agree"),

@@ -126,7 +126,7 @@ pub(crate) fn list_table<T: Listed>(rows: &[T], wide: bool) -> String {
 }
 
 /// Returns an object as one line of JSON.
-fn json_line(object: &impl Serialize) -> serde_json::Result<String> {
+pub(crate) fn json_line(object: &impl Serialize) -> serde_json::Result<String> {
     // A payload keeps the line breaks that its client sent. In JSON they are only white space: in a
     // string they are escaped.
     Ok(serde_json::to_string(object)?.replace(['\n', '\r'], " "))

@@ -13,6 +13,7 @@ mod http_jobs;
 mod http_settings;
 mod job_changes;
 mod jobs;
+mod live;
 mod log;
 mod operators;
 mod owner;

@@ -34,10 +34,7 @@ const ROUTES: &[(&str, Reached)] = &[
         Not("only the target of an HTTP job has the token"),
     ),
     ("GET /api/v1/dead-letters", By("jobs list")),
-    (
-        "GET /api/v1/events",
-        Not("a stream for programs that follow events"),
-    ),
+    ("GET /api/v1/events", By("tail")),
     ("GET /api/v1/failures", By("failures list")),
     ("GET /api/v1/hooks", By("hooks list")),
     ("DELETE /api/v1/hooks/{name}", By("hooks delete")),
@@ -54,6 +51,7 @@ const ROUTES: &[(&str, Reached)] = &[
     ("PATCH /api/v1/jobs/{id}", By("jobs edit")),
     ("POST /api/v1/jobs/{id}/cancel", By("jobs cancel")),
     ("GET /api/v1/jobs/{id}/history", By("jobs history")),
+    ("GET /api/v1/jobs/{id}/logs", By("jobs logs")),
     (
         "GET /api/v1/jobs/{id}/replaced-payloads/{sha256}",
         By("jobs replaced-payload"),

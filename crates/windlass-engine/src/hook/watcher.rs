@@ -374,7 +374,7 @@ impl Look<'_> {
                 queue: action.filter.queue.clone(),
                 kind: action.filter.kind.clone(),
                 reason,
-                revived: status.tally.revived(),
+                revived: status.tally.changed(),
                 failed_again: status.tally.failed_again,
                 to_do: status.to_do(),
             };
@@ -495,7 +495,7 @@ impl Engine {
         for action in live_actions(self).await? {
             let is_stopped = action.state == ActionState::Stopped;
             if is_stopped && action.stopped_at.is_some_and(|at| at >= from) {
-                let tally = self.store().revival_tally(action.id).await?;
+                let tally = self.store().action_tally(action.id).await?;
                 stopped.push(ActionStatus { action, tally });
             }
         }

@@ -39,12 +39,20 @@ struct SharedState {
     claim_queues: BTreeMap<u128, u64>,
 }
 
-/// The last progress report of a job: when it came, and the version of the document once it was
-/// written.
+/// The last progress report of a job: when it came, and what was stored.
 #[derive(Debug)]
 struct ReportedProgress {
     at: Timestamp,
-    version: Option<u64>,
+    stored: StoredReports,
+}
+
+/// What this process has stored of the reports of a running attempt.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StoredReports {
+    /// The version of the progress document.
+    pub(super) progress: Option<u64>,
+    /// Whether there is a log document.
+    pub(super) log: bool,
 }
 
 impl ClaimState {
@@ -136,7 +144,7 @@ impl ClaimState {
         evict(&mut state.progress);
         let last = state.progress.entry(job).or_insert(ReportedProgress {
             at: Timestamp::MIN,
-            version: None,
+            stored: StoredReports::default(),
         });
         let allowed = now.since(last.at) >= every;
         if allowed {
@@ -145,16 +153,19 @@ impl ClaimState {
         allowed
     }
 
-    /// Records the document version of a job's last progress report.
-    pub(super) fn reported(&self, job: JobId, version: u64) {
+    /// Records what was stored of a job's last report.
+    pub(super) fn reported(&self, job: JobId, stored: StoredReports) {
         if let Some(last) = self.state().progress.get_mut(&job) {
-            last.version = Some(version);
+            last.stored.progress = stored.progress.or(last.stored.progress);
+            last.stored.log |= stored.log;
         }
     }
 
-    /// The document version of a job's last progress report through this process.
-    pub(super) fn progress_version(&self, job: JobId) -> Option<u64> {
-        self.state().progress.get(&job)?.version
+    /// What this process has stored of a job's reports.
+    pub(super) fn stored_reports(&self, job: JobId) -> StoredReports {
+        let state = self.state();
+        let last = state.progress.get(&job);
+        last.map(|last| last.stored).unwrap_or_default()
     }
 
     /// Drops the progress entry of a job whose attempt has ended.

@@ -7,6 +7,7 @@ mod create;
 mod export;
 mod form;
 mod list;
+mod log;
 mod read;
 mod run_now;
 mod why;
@@ -88,6 +89,12 @@ pub(super) fn routes() -> Vec<Route> {
                 "Lists the attempts of a job that have ended, newest first. For a scheduler form, lists those of all occurrences.",
             )
             .status(200, "The attempts."),
+        Route::get("/api/v1/jobs/{id}/logs", Scope::ReadPayload, log::log)
+            .summary(
+                TAG,
+                "Returns lines that an attempt of a job logged, also while it runs. With `wait`, waits for new lines.",
+            )
+            .status(200, "The lines."),
         Route::get("/api/v1/jobs/{id}/why", Scope::Read, why::why)
             .summary(TAG, "Explains why a job is not running.")
             .status(200, "The reasons, the most important first."),

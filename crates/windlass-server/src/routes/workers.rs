@@ -35,7 +35,7 @@ pub(super) fn routes() -> Vec<Route> {
             .bulk_body()
             .status(200, "The result of each, in the order of the request."),
         Route::post("/api/v1/progress", Scope::Work, attempts::progress)
-            .summary(TAG, "Reports the progress of a running attempt."),
+            .summary(TAG, "Reports the progress of a running attempt, and new lines of its log."),
         Route::post("/api/v1/workers", Scope::Work, registry::register)
             .summary(
                 TAG,

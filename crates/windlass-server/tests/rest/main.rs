@@ -28,6 +28,7 @@ mod idempotency;
 mod idempotency_crash;
 mod jobs;
 mod lists;
+mod logs;
 mod mounted;
 mod policies;
 mod problems;
