@@ -10,6 +10,7 @@ mod browser;
 mod key;
 mod keys;
 mod scope;
+pub(crate) mod session;
 mod throttle;
 
 use std::fmt;
@@ -39,7 +40,15 @@ pub struct Caller {
     pub name: String,
     /// What the caller may do.
     pub scopes: Scopes,
+    /// Whether this process authenticated the caller itself, without a key. Such a caller lives for
+    /// one request and is not checked again.
+    pub(crate) in_process: bool,
 }
+
+/// The caller of a request that this process sends to its own router. A request from the network
+/// cannot carry it.
+#[derive(Debug, Clone)]
+pub(crate) struct InProcess(pub(crate) Caller);
 
 impl Caller {
     /// The id of callers that need no key.
@@ -51,6 +60,7 @@ impl Caller {
             id: Caller::LOCAL.to_owned(),
             name: Caller::LOCAL.to_owned(),
             scopes: Scopes::ALL,
+            in_process: false,
         }
     }
 
@@ -60,6 +70,7 @@ impl Caller {
             id: "store".to_owned(),
             name: "store".to_owned(),
             scopes: Scopes::ALL,
+            in_process: false,
         }
     }
 
@@ -69,6 +80,7 @@ impl Caller {
             id: "-".to_owned(),
             name: "-".to_owned(),
             scopes: Scopes::NONE,
+            in_process: false,
         }
     }
 
@@ -287,6 +299,9 @@ impl Access {
         needed: Scope,
         now: Timestamp,
     ) -> Result<(), Refused> {
+        if caller.in_process {
+            return Ok(());
+        }
         let only_caller = self.0.only_key.as_ref().map(|(_, only)| &only.id);
         if self.is_open(now).await? || only_caller == Some(&caller.id) {
             return Ok(());
@@ -316,14 +331,15 @@ impl Access {
         if self.is_open(now).await? {
             return Ok(Caller::local());
         }
-        let caller = self.caller(authorization, peer, now).await?;
+        let caller = self.authenticate(authorization, peer, now).await?;
         if !caller.may(needed) {
             return Err(Refused::Scope { needed });
         }
         Ok(caller)
     }
 
-    async fn caller(
+    /// Authenticates a request by its `Authorization` header.
+    pub(crate) async fn authenticate(
         &self,
         authorization: Option<&HeaderValue>,
         peer: Option<IpAddr>,
@@ -371,6 +387,22 @@ impl Access {
             id: key.id,
             name: key.name,
             scopes: key.scopes,
+            in_process: false,
+        })
+    }
+
+    /// Returns the holder of a key that was authenticated before, unless the key has ended.
+    pub(crate) async fn caller_of_key(&self, id: &str, now: Timestamp) -> Result<Caller, Refused> {
+        let keys = self.0.keys.as_ref().ok_or(Refused::Missing)?;
+        let key = keys.find(id, now).await.map_err(Refused::Unavailable)?;
+        let key = key.ok_or(Refused::Unknown)?;
+        check_valid(&key, now)?;
+        keys.touch(&key.id, now);
+        Ok(Caller {
+            id: key.id,
+            name: key.name,
+            scopes: key.scopes,
+            in_process: false,
         })
     }
 
@@ -413,6 +445,23 @@ impl Access {
             return Ok(());
         }
         self.0.hosts.check(uri, headers).map_err(Refused::CrossSite)
+    }
+}
+
+impl Access {
+    /// Refuses a foreign name in `Host` or the URI while the server is open: a page of another site
+    /// may have pointed its own name at this server. Links from other sites are allowed.
+    pub(crate) async fn check_host(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        if self.0.keys.is_none() || !self.is_open(now).await? {
+            return Ok(());
+        }
+        let known = self.0.hosts.check_host(uri, headers);
+        known.map(drop).map_err(Refused::CrossSite)
     }
 }
 

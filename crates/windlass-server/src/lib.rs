@@ -48,6 +48,7 @@ mod app;
 mod audit;
 mod body_budget;
 mod call;
+mod dashboard;
 mod endpoint;
 mod events;
 mod health;
@@ -69,5 +70,6 @@ mod signing;
 pub mod standalone;
 
 pub use app::{App, Settings};
+pub use dashboard::{DashboardSettings, dashboard};
 pub use openapi::openapi;
 pub use routes::{RouteInfo, router, routes};

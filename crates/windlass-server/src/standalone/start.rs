@@ -12,6 +12,7 @@ use tracing::{error, info, warn};
 use windlass::Client;
 use windlass::prometheus::PrometheusRecorder;
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
+use windlass_dashboard::About;
 use windlass_engine::{Audit, Engine, JanitorConfig, MaintenanceConfig, run_maintenance};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
 use windlass_listen::{Certificate, Limits, ListenError, Listener, TlsError, TlsFiles};
@@ -19,9 +20,9 @@ use windlass_store::StoreError;
 
 use crate::access::{Access, Caller, WithoutKeys};
 use crate::app::{App, Settings};
+use crate::dashboard::{DashboardSettings, with_dashboard};
 use crate::http_jobs::Executor;
 use crate::refusals::site;
-use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
 use crate::standalone::checks::{self, Machine, Verdict, create_private};
 use crate::standalone::config::Config;
@@ -273,6 +274,25 @@ impl Config {
         files.map(|(certificate, key)| TlsFiles { certificate, key })
     }
 
+    /// Returns how the dashboard is served at `url`.
+    fn dashboard(&self, url: &str) -> DashboardSettings {
+        let store = match self.store_url().split(':').next() {
+            Some("postgres" | "postgresql") => "PostgreSQL",
+            Some("memory") => "in memory",
+            _ => "SQLite",
+        };
+        DashboardSettings {
+            about: About {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                store: store.to_owned(),
+                store_path: self.store_shown(),
+                url: url.to_owned(),
+                ..About::default()
+            },
+            secure: self.tls_files().is_some() || self.behind_proxy,
+        }
+    }
+
     fn upkeep(&self, node: String) -> MaintenanceConfig {
         MaintenanceConfig {
             about: nodes::about(self),
@@ -447,7 +467,8 @@ impl Server {
         loops.spawn(async move { form_failures.run(&log_engine, stop_log).await });
         loops.spawn(run_maintenance(engine, maintenance, stop_loops.clone()));
         let app = self.app.stopping(stop.clone());
-        let site = site(router(app.clone()));
+        let settings = self.config.dashboard(&self.listener.url());
+        let site = site(with_dashboard(app.clone(), settings));
         let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
         let aborted_requests = serve_with_loops(&mut loops, serving, &stop).await?;
         // A request that changes something continues after its client has disconnected.

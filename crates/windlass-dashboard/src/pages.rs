@@ -1,0 +1,15 @@
+//! The pages. Each has its routes, its data and its template.
+
+mod general;
+mod overview;
+
+use axum::Router;
+
+use crate::site::Site;
+
+/// The routes of all pages.
+pub(crate) fn routes() -> Router<Site> {
+    Router::new()
+        .merge(general::routes())
+        .merge(overview::routes())
+}
