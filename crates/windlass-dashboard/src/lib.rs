@@ -17,6 +17,7 @@ mod headers;
 mod live;
 pub mod markup;
 mod pages;
+mod series;
 pub mod show;
 mod sign_in;
 mod site;

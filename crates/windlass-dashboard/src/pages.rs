@@ -1,7 +1,9 @@
 //! The pages. Each has its routes, its data and its template.
 
 mod general;
+mod jobs;
 mod overview;
+mod queues;
 
 use axum::Router;
 
@@ -12,4 +14,6 @@ pub(crate) fn routes() -> Router<Site> {
     Router::new()
         .merge(general::routes())
         .merge(overview::routes())
+        .merge(jobs::routes())
+        .merge(queues::routes())
 }
