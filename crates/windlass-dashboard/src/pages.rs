@@ -1,9 +1,12 @@
 //! The pages. Each has its routes, its data and its template.
 
+mod admin;
 mod general;
 mod jobs;
 mod overview;
 mod queues;
+mod reference;
+mod workers;
 
 use axum::Router;
 
@@ -16,4 +19,7 @@ pub(crate) fn routes() -> Router<Site> {
         .merge(overview::routes())
         .merge(jobs::routes())
         .merge(queues::routes())
+        .merge(workers::routes())
+        .merge(admin::routes())
+        .merge(reference::routes())
 }

@@ -360,7 +360,8 @@ impl Server {
         let app = App::new(client, access)
             .settings(config.settings())
             .metrics(recorder)
-            .secrets(secrets);
+            .secrets(secrets)
+            .configuration(config.to_settings());
         if let Err(error) = app.audit.prepare().await {
             warn!(%error, "cannot reserve space for audit records");
         }
