@@ -74,6 +74,15 @@ pub enum Colour {
 }
 
 impl Colour {
+    /// All colours.
+    pub const ALL: [Colour; 5] = [
+        Colour::Grey,
+        Colour::Green,
+        Colour::Blue,
+        Colour::Amber,
+        Colour::Red,
+    ];
+
     /// Returns the name of the colour.
     pub fn name(self) -> &'static str {
         match self {

@@ -9,6 +9,7 @@
 mod browser;
 mod key;
 mod keys;
+mod proxy;
 mod scope;
 pub(crate) mod session;
 mod throttle;
@@ -25,6 +26,7 @@ use windlass_store::StoreError;
 
 pub use key::{ApiKey, KeyHash};
 pub use keys::{KEYS, KEYS_MAX, KeyError, KeyInfo, Keys};
+pub use proxy::TrustedProxies;
 pub use scope::Scopes;
 pub use windlass_api::{CheckedNewKey as NewKey, Scope};
 
@@ -131,6 +133,14 @@ pub enum Refused {
     /// A browser sent the request for a page of another site.
     #[error("{0}")]
     CrossSite(&'static str),
+    /// The headers that name a person come from a client that is no trusted proxy.
+    #[error(
+        "only a trusted proxy may send the headers that name a person: remove them, or check `dashboard.proxies` and `dashboard.proxy_secret`"
+    )]
+    NotFromProxy,
+    /// The proxy names a person who has no access.
+    #[error("{0} has no access: add the person or one of their groups to `dashboard.people`")]
+    NoAccess(String),
     /// The store cannot return the keys.
     #[error("the API keys are temporarily unavailable: retry")]
     Unavailable(#[source] StoreError),
@@ -145,7 +155,10 @@ impl Refused {
             | Refused::Unknown
             | Refused::Expired
             | Refused::Revoked => StatusCode::UNAUTHORIZED,
-            Refused::Scope { .. } | Refused::CrossSite(_) => StatusCode::FORBIDDEN,
+            Refused::Scope { .. }
+            | Refused::CrossSite(_)
+            | Refused::NotFromProxy
+            | Refused::NoAccess(_) => StatusCode::FORBIDDEN,
             Refused::Throttled { .. } => StatusCode::TOO_MANY_REQUESTS,
             Refused::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -162,6 +175,8 @@ impl Refused {
             Refused::Scope { .. } => "scope_missing",
             Refused::Throttled { .. } => "too_many_failed_tries",
             Refused::CrossSite(_) => "cross_site",
+            Refused::NotFromProxy => "not_from_proxy",
+            Refused::NoAccess(_) => "no_access",
             Refused::Unavailable(_) => "unavailable",
         }
     }

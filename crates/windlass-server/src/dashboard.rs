@@ -16,7 +16,7 @@ use windlass_core::Timestamp;
 use windlass_dashboard::{About, Answer, Backend, Call, Identity, Refusal, SignedIn, Visitor};
 
 use crate::access::session::{AGE_MAX, SessionId, Sessions};
-use crate::access::{Caller, InProcess, Refused, Scopes};
+use crate::access::{Caller, InProcess, Refused, Scopes, TrustedProxies};
 use crate::app::App;
 use crate::routes::router;
 
@@ -31,6 +31,8 @@ pub struct DashboardSettings {
     /// Whether browsers reach the dashboard over TLS, here or at a proxy. Cookies are then sent
     /// over TLS only.
     pub secure: bool,
+    /// Proxies that authenticate people. None by default.
+    pub proxies: Option<TrustedProxies>,
 }
 
 /// Returns the dashboard of an app as a router, to serve at `/` or to nest under a path.
@@ -105,12 +107,13 @@ impl Backend for InProcessApi {
             Some(id) => id.clone(),
             None => SessionId::generate().map_err(|_| no_random())?,
         };
-        let caller = match access.is_open(now).await? {
-            true => Some((Caller::local(), SignedIn::Locally)),
-            false => match &known {
-                Some(id) => self.session_caller(id, now).await?,
-                None => None,
-            },
+        let proxies = self.settings.proxies.as_ref();
+        let person = proxies.map(|proxies| proxies.person(&request.headers, peer(request)));
+        let caller = match (person.transpose()?.flatten(), &known) {
+            (Some(person), _) => Some((person, SignedIn::ByProxy)),
+            _ if access.is_open(now).await? => Some((Caller::local(), SignedIn::Locally)),
+            (None, Some(id)) => self.session_caller(id, now).await?,
+            (None, None) => None,
         };
         Ok(Visitor {
             identity: caller.map(|(caller, signed_in)| self.identity(&caller, signed_in)),

@@ -4,7 +4,9 @@ use askama::Template;
 use axum::Router;
 use axum::http::Method;
 use serde_json::{Value, json};
-use windlass_api::{AuditPage, AuditRecord, CreatedKey, Key, Page, Scope, ServerSetting, VerifiedAudit};
+use windlass_api::{
+    AuditPage, AuditRecord, CreatedKey, Key, Page, Scope, ServerSetting, VerifiedAudit,
+};
 
 use crate::failure::Failure;
 use crate::fields::{Fields, escaped};
@@ -50,12 +52,14 @@ struct RecordRow {
 async fn audit(visit: Visit) -> PageResult {
     let frame = Frame::new(&visit, "Audit", Section::Audit).await?;
     let names = ["key", "action", "target", "from", "before", "cursor"];
-    let given = names.iter().filter_map(|name| {
-        Some(((*name).to_owned(), visit.query().get(name)?.to_owned()))
-    });
+    let given = names
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), visit.query().get(name)?.to_owned())));
     let filters: Fields = given.collect();
     let query = filters.with("limit", &RECORDS.to_string());
-    let records: AuditPage = visit.get(&format!("/api/v1/audit{}", query.query())).await?;
+    let records: AuditPage = visit
+        .get(&format!("/api/v1/audit{}", query.query()))
+        .await?;
     let link = |fields: &Fields| format!("{}/audit{}", visit.base(), fields.query());
     let verified = match visit.query().get("verify") {
         Some(_) => Some(verification(visit.get("/api/v1/audit/verify").await?)),
@@ -68,7 +72,9 @@ async fn audit(visit: Visit) -> PageResult {
     }
     let page = AuditTemplate {
         records: records.data.into_iter().map(record_row).collect(),
-        older: records.next_cursor.map(|cursor| link(&filters.with("cursor", &cursor))),
+        older: records
+            .next_cursor
+            .map(|cursor| link(&filters.with("cursor", &cursor))),
         newest: filters.get("cursor").map(|_| link(&conditions)),
         verified,
         verify_link: link(&conditions.with("verify", "1")),
@@ -85,10 +91,14 @@ fn verification(result: VerifiedAudit) -> (bool, String) {
             true,
             format!(
                 "The log is complete: {} records, none changed, removed or inserted. Hash of the last: {}",
-                show::grouped(result.records), result.hash
+                show::grouped(result.records),
+                result.hash
             ),
         ),
-        Some(broken) => (false, format!("The log was tampered with: {}", show::visible(&broken))),
+        Some(broken) => (
+            false,
+            format!("The log was tampered with: {}", show::visible(&broken)),
+        ),
     }
 }
 
@@ -109,7 +119,11 @@ fn record_row(record: AuditRecord) -> RecordRow {
         "worker" => Some("/workers".to_owned()),
         _ => None,
     };
-    let reason = record.detail.get("reason").and_then(Value::as_str).map(show::visible);
+    let reason = record
+        .detail
+        .get("reason")
+        .and_then(Value::as_str)
+        .map(show::visible);
     let detail = match &record.detail {
         Value::Object(fields) if fields.is_empty() => String::new(),
         detail => show::clipped(&detail.to_string(), 2000),
@@ -172,7 +186,12 @@ async fn keys_page(visit: &Visit, created: Option<(String, String)>) -> PageResu
         };
         KeyRow {
             name: show::visible(&key.name),
-            scopes: key.scopes.iter().map(|scope| scope.name()).collect::<Vec<_>>().join(", "),
+            scopes: key
+                .scopes
+                .iter()
+                .map(|scope| scope.name())
+                .collect::<Vec<_>>()
+                .join(", "),
             active: look.word == "active",
             look,
             key,
@@ -186,7 +205,8 @@ async fn keys_page(visit: &Visit, created: Option<(String, String)>) -> PageResu
         created,
         commands: vec![
             "windlass keys list".to_owned(),
-            "windlass keys create --name dashboard --scope read,operate --expires-in 90d".to_owned(),
+            "windlass keys create --name dashboard --scope read,operate --expires-in 90d"
+                .to_owned(),
             "windlass keys revoke ID".to_owned(),
         ],
         frame,
@@ -200,7 +220,10 @@ async fn create_key(submit: Submit) -> PageResult {
     if let Some(expires_in) = submit.fields.get("expires_in") {
         body["expires_in"] = json!(expires_in);
     }
-    let created: CreatedKey = submit.visit.send(Method::POST, "/api/v1/keys", &body).await?;
+    let created: CreatedKey = submit
+        .visit
+        .send(Method::POST, "/api/v1/keys", &body)
+        .await?;
     // The key is in this response alone: a redirect would have to keep it somewhere.
     keys_page(&submit.visit, Some((created.about.name, created.key))).await
 }
@@ -215,17 +238,30 @@ struct RevokeTemplate {
 
 async fn revoke_form(visit: Visit) -> PageResult {
     let keys: Page<Key> = visit.get("/api/v1/keys").await?;
-    let key = keys.data.into_iter().find(|key| key.id == visit.param("id"));
+    let key = keys
+        .data
+        .into_iter()
+        .find(|key| key.id == visit.param("id"));
     let key = key.ok_or_else(Failure::no_page)?;
     let frame = Frame::new(&visit, "Revoke a key", Section::Keys).await?;
     let commands = vec![format!("windlass keys revoke {}", key.id)];
-    visit.page(&RevokeTemplate { frame, key, commands })
+    visit.page(&RevokeTemplate {
+        frame,
+        key,
+        commands,
+    })
 }
 
 async fn revoke(submit: Submit) -> PageResult {
     let path = format!("/api/v1/keys/{}", escaped(submit.visit.param("id")));
     let key: Key = submit.visit.send(Method::DELETE, &path, &json!({})).await?;
-    Ok(submit.visit.done("/keys", &format!("Revoked {}. All servers refuse it within a second.", key.name)))
+    Ok(submit.visit.done(
+        "/keys",
+        &format!(
+            "Revoked {}. All servers refuse it within a second.",
+            key.name
+        ),
+    ))
 }
 
 #[derive(Template)]
@@ -243,7 +279,11 @@ async fn settings(visit: Visit) -> PageResult {
     let settings: Page<ServerSetting> = visit.get("/api/v1/settings").await?;
     let mut sections: Vec<(String, Vec<ServerSetting>)> = Vec::new();
     for setting in settings.data {
-        let section = setting.key.split_once('.').map_or("general", |(section, _)| section).to_owned();
+        let section = setting
+            .key
+            .split_once('.')
+            .map_or("general", |(section, _)| section)
+            .to_owned();
         match sections.last_mut() {
             Some((last, settings)) if *last == section => settings.push(setting),
             _ => sections.push((section, vec![setting])),

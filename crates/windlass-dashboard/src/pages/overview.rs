@@ -170,10 +170,17 @@ pub(super) async fn recent(visit: &Visit) -> Result<Statistics, crate::failure::
     let from = visit.now().saturating_sub(Duration::from_secs(300));
     visit
         .get(&format!(
-            "/api/v1/stats?from={}&step=5m",
+            "/api/v1/stats?from={}&step=1m",
             escaped(&from.to_string())
         ))
         .await
+}
+
+/// How long the recent statistics reach back, in seconds.
+pub(super) fn seconds_of(recent: &Statistics) -> f64 {
+    // The last step is not over yet; on average half of it is.
+    let half_step = recent.step.0.as_secs_f64() / 2.0;
+    (recent.to.since(recent.from).as_secs_f64() - half_step).max(1.0)
 }
 
 /// The queues whose retry rate is too high now, with the time since when.
@@ -266,7 +273,7 @@ fn figures(snapshot: &Arc<Snapshot>, series: &Series, range: Range) -> Vec<Figur
     let slots: u64 = snapshot
         .workers
         .iter()
-        .filter(|worker| worker.alive)
+        .filter(|worker| worker.alive && !worker.name.starts_with("server-"))
         .filter_map(slots_of)
         .sum();
     let running = snapshot.total(|counts| counts.running);
@@ -384,7 +391,7 @@ fn slots_of(worker: &Worker) -> Option<u64> {
 
 /// The rows of queues. Those with most waiting jobs come first; ties are ordered by name.
 pub(super) fn rows(queues: &[Queue], recent: &Statistics) -> Vec<QueueRow> {
-    let seconds = recent.to.since(recent.from).as_secs_f64().max(1.0);
+    let seconds = seconds_of(recent);
     let row = |queue: &Queue| {
         let activity = recent.queues.iter().find(|other| other.queue == queue.name);
         let activity = activity.map(|found| &found.activity);
@@ -427,12 +434,7 @@ pub(super) fn rows(queues: &[Queue], recent: &Statistics) -> Vec<QueueRow> {
 }
 
 fn group_row(group: FailureGroup) -> GroupRow {
-    let hours: Vec<f64> = group
-        .hours
-        .iter()
-        .rev()
-        .map(|count| *count as f64)
-        .collect();
+    let hours: Vec<f64> = group.hours.iter().map(|count| *count as f64).collect();
     let error = group.sample.error.as_deref();
     GroupRow {
         error: error.map_or_else(

@@ -9,7 +9,7 @@ use axum::Router;
 use windlass_api::{JobPage, Queue};
 
 use super::overview::charts::{Charts, Times};
-use super::overview::{Figure, QueueRow, recent, rows};
+use super::overview::{Figure, QueueRow, recent, rows, seconds_of};
 use crate::draw;
 use crate::failure::Failure;
 use crate::fields::escaped;
@@ -102,13 +102,13 @@ async fn read(visit: &Visit) -> Result<Queue, Failure> {
 }
 
 async fn show_queue(visit: Visit) -> PageResult {
-    let queue = read(&visit).await?;
+    let mut queue = read(&visit).await?;
     let name = queue.name.to_string();
     let frame = Frame::new(&visit, name.clone(), Section::Queues).await?;
     let range = Range::of(&visit);
     let series = Series::read(&visit, range, Some(&name)).await?;
     let recent = recent(&visit).await?;
-    let seconds = recent.to.since(recent.from).as_secs_f64().max(1.0);
+    let seconds = seconds_of(&recent);
     let recent = recent
         .queues
         .into_iter()
@@ -120,6 +120,10 @@ async fn show_queue(visit: Visit) -> PageResult {
             escaped(&name)
         ))
         .await?;
+    // Both were read at slightly different times; the page shows one number.
+    if running.data.len() < LANES_MAX {
+        queue.counts.running = running.data.len() as u64;
+    }
     let lanes = Lanes::new(&queue, &running.data);
     let page = QueuePage {
         lead: sentence::lead(&queue, recent.as_ref(), &lanes),

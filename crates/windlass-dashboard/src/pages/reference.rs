@@ -48,7 +48,10 @@ struct FieldAbout {
 async fn show(visit: Visit) -> PageResult {
     let api: Value = visit.get("/openapi.json").await?;
     let frame = Frame::new(&visit, "API", Section::Reference).await?;
-    let version = api["info"]["version"].as_str().unwrap_or_default().to_owned();
+    let version = api["info"]["version"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let url = visit.site().backend().about().url.clone();
     visit.page(&ReferencePage {
         frame,
@@ -64,7 +67,10 @@ fn groups(api: &Value) -> Vec<(String, Vec<Operation>)> {
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().into_iter().flatten() {
             let tag = operation["tags"][0].as_str().unwrap_or("other").to_owned();
-            groups.entry(tag).or_default().push(read(api, path, method, operation));
+            groups
+                .entry(tag)
+                .or_default()
+                .push(read(api, path, method, operation));
         }
     }
     groups.into_iter().collect()
@@ -80,25 +86,38 @@ fn read(api: &Value, path: &str, method: &str, operation: &Value) -> Operation {
         name: format!("{} ({})", text(&param["name"]), text(&param["in"])),
         kind: kind(&param["schema"]),
         required: param["required"] == true,
-        about: [&param["schema"]["description"], &param["description"]].into_iter().map(text).find(|about| !about.is_empty()).unwrap_or_default(),
+        about: [&param["schema"]["description"], &param["description"]]
+            .into_iter()
+            .map(text)
+            .find(|about| !about.is_empty())
+            .unwrap_or_default(),
     });
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     let responses = operation["responses"].as_object().into_iter().flatten();
-    let responses = responses.map(|(status, response)| (status.clone(), text(&response["description"])));
+    let responses =
+        responses.map(|(status, response)| (status.clone(), text(&response["description"])));
     Operation {
         id: text(&operation["operationId"]),
         method: method.to_uppercase(),
         path: path.to_owned(),
-        about: [&operation["description"], &operation["summary"]].into_iter().map(text).find(|about| !about.is_empty()).unwrap_or_default(),
+        about: [&operation["description"], &operation["summary"]]
+            .into_iter()
+            .map(text)
+            .find(|about| !about.is_empty())
+            .unwrap_or_default(),
         params: params.collect(),
         body: (!schema.is_null()).then(|| body(api, schema)),
-        responses: responses.filter(|(status, _)| status.starts_with('2')).collect(),
+        responses: responses
+            .filter(|(status, _)| status.starts_with('2'))
+            .collect(),
     }
 }
 
 /// The name of a schema that a reference leads to, and the schema.
 fn resolved<'a>(api: &'a Value, schema: &'a Value) -> (String, &'a Value) {
-    let name = schema["$ref"].as_str().and_then(|link| link.rsplit('/').next());
+    let name = schema["$ref"]
+        .as_str()
+        .and_then(|link| link.rsplit('/').next());
     match name {
         Some(name) => (name.to_owned(), &api["components"]["schemas"][name]),
         None => (String::new(), schema),
@@ -107,7 +126,12 @@ fn resolved<'a>(api: &'a Value, schema: &'a Value) -> (String, &'a Value) {
 
 fn body(api: &Value, schema: &Value) -> BodyAbout {
     let (name, schema) = resolved(api, schema);
-    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: Vec<&str> = schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     let fields = schema["properties"].as_object().into_iter().flatten();
     let fields = fields.map(|(field, schema)| FieldAbout {
         name: field.clone(),
@@ -115,7 +139,10 @@ fn body(api: &Value, schema: &Value) -> BodyAbout {
         required: required.contains(&field.as_str()),
         about: text(&schema["description"]),
     });
-    BodyAbout { name, fields: fields.collect() }
+    BodyAbout {
+        name,
+        fields: fields.collect(),
+    }
 }
 
 /// The type of a value in a few words.
@@ -124,13 +151,23 @@ fn kind(schema: &Value) -> String {
         return link.rsplit('/').next().unwrap_or_default().to_owned();
     }
     let of_list = |schemas: &Value| {
-        let kinds: Vec<String> = schemas.as_array().into_iter().flatten().map(kind).filter(|kind| kind != "null").collect();
+        let kinds: Vec<String> = schemas
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(kind)
+            .filter(|kind| kind != "null")
+            .collect();
         kinds.join(" or ")
     };
     let word = match &schema["type"] {
         Value::String(word) => word.clone(),
         Value::Array(words) => {
-            let words: Vec<&str> = words.iter().filter_map(Value::as_str).filter(|word| *word != "null").collect();
+            let words: Vec<&str> = words
+                .iter()
+                .filter_map(Value::as_str)
+                .filter(|word| *word != "null")
+                .collect();
             words.join(" or ")
         }
         _ if schema["anyOf"].is_array() => of_list(&schema["anyOf"]),
@@ -138,7 +175,11 @@ fn kind(schema: &Value) -> String {
         _ if schema["enum"].is_array() => "word".to_owned(),
         _ => String::new(),
     };
-    if word == "array" { format!("list of {}", kind(&schema["items"])) } else { word }
+    if word == "array" {
+        format!("list of {}", kind(&schema["items"]))
+    } else {
+        word
+    }
 }
 
 #[cfg(test)]
@@ -150,8 +191,14 @@ mod tests {
     #[test]
     fn types_are_named_in_a_few_words() {
         assert_eq!(kind(&json!({"type": ["string", "null"]})), "string");
-        assert_eq!(kind(&json!({"type": "array", "items": {"$ref": "#/components/schemas/Job"}})), "list of Job");
-        assert_eq!(kind(&json!({"anyOf": [{"type": "number"}, {"enum": ["off"]}]})), "number or word");
+        assert_eq!(
+            kind(&json!({"type": "array", "items": {"$ref": "#/components/schemas/Job"}})),
+            "list of Job"
+        );
+        assert_eq!(
+            kind(&json!({"anyOf": [{"type": "number"}, {"enum": ["off"]}]})),
+            "number or word"
+        );
         assert_eq!(kind(&json!({})), "");
     }
 }

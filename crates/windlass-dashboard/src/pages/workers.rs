@@ -26,9 +26,18 @@ const WORKERS_MAX: usize = 200;
 pub(super) fn routes() -> Router<Site> {
     Router::new()
         .route("/workers", page(list))
-        .route("/workers/{name}/pause-claims", action(|submit| signal(submit, "pause-claims", "Asked {} to claim no jobs.")))
-        .route("/workers/{name}/stop", action(|submit| signal(submit, "stop", "Asked {} to finish its jobs and exit.")))
-        .route("/workers/{name}/resume", action(|submit| signal(submit, "resume", "Took back the signal to {}.")))
+        .route(
+            "/workers/{name}/pause-claims",
+            action(|submit| signal(submit, "pause-claims", "Asked {} to claim no jobs.")),
+        )
+        .route(
+            "/workers/{name}/stop",
+            action(|submit| signal(submit, "stop", "Asked {} to finish its jobs and exit.")),
+        )
+        .route(
+            "/workers/{name}/resume",
+            action(|submit| signal(submit, "resume", "Took back the signal to {}.")),
+        )
 }
 
 #[derive(Template)]
@@ -62,15 +71,23 @@ struct WorkerRow {
 
 async fn list(visit: Visit) -> PageResult {
     let frame = Frame::new(&visit, "Workers", Section::Workers).await?;
-    let all: WorkerPage = visit.get(&format!("/api/v1/workers?limit={WORKERS_MAX}")).await?;
-    let running: JobPage = visit.get(&format!("/api/v1/jobs?state=running&limit={RUNNING_MAX}")).await?;
+    let all: WorkerPage = visit
+        .get(&format!("/api/v1/workers?limit={WORKERS_MAX}"))
+        .await?;
+    let running: JobPage = visit
+        .get(&format!("/api/v1/jobs?state=running&limit={RUNNING_MAX}"))
+        .await?;
     let mut by_worker: BTreeMap<String, Vec<&Job>> = BTreeMap::new();
     for job in &running.data {
         if let Some(worker) = &job.worker {
             by_worker.entry(worker.to_string()).or_default().push(job);
         }
     }
-    let rows: Vec<_> = all.data.iter().map(|worker| row(worker, by_worker.get(&worker.name))).collect();
+    let rows: Vec<_> = all
+        .data
+        .iter()
+        .map(|worker| row(worker, by_worker.get(&worker.name)))
+        .collect();
     let page = WorkersPage {
         figures: figures(&all.data, running.data.len() as u64),
         differences: all.differences,
@@ -87,9 +104,13 @@ async fn list(visit: Visit) -> PageResult {
 }
 
 fn figures(workers: &[Worker], running: u64) -> Vec<Figure> {
-    let is_server = |worker: &&Worker| worker.about.get("role").and_then(Value::as_str) == Some("server");
+    let is_server =
+        |worker: &&Worker| worker.about.get("role").and_then(Value::as_str) == Some("server");
     let alive = workers.iter().filter(|worker| worker.alive);
-    let slots: u64 = alive.clone().filter_map(|worker| worker.about.get("slots")?.as_u64()).sum();
+    let slots: u64 = alive
+        .clone()
+        .filter_map(|worker| worker.about.get("slots")?.as_u64())
+        .sum();
     let late = workers.len() - alive.clone().count();
     let figure = |label, value: u64, unit: String, note: String, path: &str| Figure {
         label,
@@ -103,10 +124,38 @@ fn figures(workers: &[Worker], running: u64) -> Vec<Figure> {
     let servers = alive.clone().filter(is_server).count() as u64;
     let workers = alive.count() as u64 - servers;
     vec![
-        figure("Servers", servers, String::new(), "alive".to_owned(), "/workers"),
-        figure("Workers", workers, String::new(), "alive".to_owned(), "/workers"),
-        figure("Running", running, if slots > 0 { format!("of {slots}") } else { String::new() }, "slots busy".to_owned(), "/jobs?state=running"),
-        figure("Late", late as u64, String::new(), "no heartbeat".to_owned(), "/workers"),
+        figure(
+            "Servers",
+            servers,
+            String::new(),
+            "alive".to_owned(),
+            "/workers",
+        ),
+        figure(
+            "Workers",
+            workers,
+            String::new(),
+            "alive".to_owned(),
+            "/workers",
+        ),
+        figure(
+            "Running",
+            running,
+            if slots > 0 {
+                format!("of {slots}")
+            } else {
+                String::new()
+            },
+            "slots busy".to_owned(),
+            "/jobs?state=running",
+        ),
+        figure(
+            "Late",
+            late as u64,
+            String::new(),
+            "no heartbeat".to_owned(),
+            "/workers",
+        ),
     ]
 }
 
@@ -116,13 +165,19 @@ fn row(worker: &Worker, jobs: Option<&Vec<&Job>>) -> WorkerRow {
     let list = |name: &str| {
         let values = about.get(name).and_then(Value::as_array)?;
         let words: Vec<_> = values.iter().filter_map(Value::as_str).take(6).collect();
-        let more = if values.len() > 6 { format!(" and {} more", values.len() - 6) } else { String::new() };
+        let more = if values.len() > 6 {
+            format!(" and {} more", values.len() - 6)
+        } else {
+            String::new()
+        };
         (!words.is_empty()).then(|| format!("{}{more}", show::visible(&words.join(", "))))
     };
     let is_server = about.get("role").and_then(Value::as_str) == Some("server");
     let look = match (worker.alive, worker.signal) {
         (false, _) => Look::new("late", "warn", "retrying"),
-        (true, Some(WorkerSignal::PauseClaims)) => Look::new("claims nothing", "paused", "retrying"),
+        (true, Some(WorkerSignal::PauseClaims)) => {
+            Look::new("claims nothing", "paused", "retrying")
+        }
         (true, Some(WorkerSignal::Stop)) => Look::new("stopping", "paused", "retrying"),
         (true, None) => Look::new("alive", "succeeded", "succeeded"),
     };
@@ -138,7 +193,10 @@ fn row(worker: &Worker, jobs: Option<&Vec<&Job>>) -> WorkerRow {
     let slots = about.get("slots").and_then(Value::as_u64);
     let shown = jobs.into_iter().flatten().take(3).map(|job| {
         let id = job.id.to_string();
-        let short: String = id.chars().skip(id.chars().count().saturating_sub(9)).collect();
+        let short: String = id
+            .chars()
+            .skip(id.chars().count().saturating_sub(9))
+            .collect();
         (id, format!("…{short}"), show::visible(job.kind.as_str()))
     });
     let age = show::duration(Duration::from_millis(worker.heartbeat_age_ms));
@@ -153,9 +211,18 @@ fn row(worker: &Worker, jobs: Option<&Vec<&Job>>) -> WorkerRow {
         running,
         bar: slots.map(|slots| {
             let title = format!("{running} of {slots} slots busy");
-            draw::bar("mini", running as f64 / slots.max(1) as f64, "running", &title)
+            draw::bar(
+                "mini",
+                running as f64 / slots.max(1) as f64,
+                "running",
+                &title,
+            )
         }),
-        heartbeat: if worker.alive { age } else { format!("late, {age}") },
+        heartbeat: if worker.alive {
+            age
+        } else {
+            format!("late, {age}")
+        },
         jobs: shown.collect(),
         jobs_more: running.saturating_sub(3) as usize,
         can_signal: !is_server,

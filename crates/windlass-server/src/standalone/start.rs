@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::http::HeaderName;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
@@ -18,11 +19,12 @@ use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRo
 use windlass_listen::{Certificate, Limits, ListenError, Listener, TlsError, TlsFiles};
 use windlass_store::StoreError;
 
-use crate::access::{Access, Caller, WithoutKeys};
+use crate::access::{Access, Caller, TrustedProxies, WithoutKeys};
 use crate::app::{App, Settings};
 use crate::dashboard::{DashboardSettings, with_dashboard};
 use crate::http_jobs::Executor;
 use crate::refusals::site;
+use crate::routes::router;
 use crate::secrets::{MasterKey, SecretError, Secrets};
 use crate::standalone::checks::{self, Machine, Verdict, create_private};
 use crate::standalone::config::Config;
@@ -283,14 +285,37 @@ impl Config {
         };
         DashboardSettings {
             about: About {
+                environment: self.dashboard_environment.clone(),
+                colour: self.dashboard_colour,
+                read_only: self.dashboard_read_only,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 store: store.to_owned(),
                 store_path: self.store_shown(),
                 url: url.to_owned(),
-                ..About::default()
             },
             secure: self.tls_files().is_some() || self.behind_proxy,
+            proxies: self.trusted_proxies(),
         }
+    }
+
+    /// Returns the proxies that may name people. The settings are checked, so a name that does not
+    /// parse cannot occur.
+    fn trusted_proxies(&self) -> Option<TrustedProxies> {
+        let secret = self.dashboard_proxy_secret.as_ref()?;
+        let header = |name: &str| name.parse::<HeaderName>().ok();
+        let addresses = self
+            .dashboard_proxies
+            .iter()
+            .filter_map(|range| range.parse().ok());
+        let proxies = TrustedProxies {
+            addresses: addresses.collect(),
+            secret_header: header(&self.dashboard_proxy_secret_header)?,
+            secret: secret.reveal().to_owned(),
+            user_header: header(&self.dashboard_user_header)?,
+            groups_header: header(&self.dashboard_groups_header)?,
+            people: self.dashboard_people.0.clone(),
+        };
+        (!proxies.addresses.is_empty()).then_some(proxies)
     }
 
     fn upkeep(&self, node: String) -> MaintenanceConfig {
@@ -469,7 +494,10 @@ impl Server {
         loops.spawn(run_maintenance(engine, maintenance, stop_loops.clone()));
         let app = self.app.stopping(stop.clone());
         let settings = self.config.dashboard(&self.listener.url());
-        let site = site(with_dashboard(app.clone(), settings));
+        let site = site(match self.config.dashboard_serve {
+            true => with_dashboard(app.clone(), settings),
+            false => router(app.clone()),
+        });
         let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
         let aborted_requests = serve_with_loops(&mut loops, serving, &stop).await?;
         // A request that changes something continues after its client has disconnected.

@@ -48,9 +48,10 @@ pub(super) fn lead(queue: &Queue, recent: Option<&Activity>, lanes: &Lanes) -> V
         ));
     } else if is_slow && counts.ready > 0 {
         sentences.push(format!(
-            "{} jobs are ready while {} run: the workers of this queue have no free slot.",
+            "{} jobs are ready while {} run; the oldest has been ready for {}.",
             show::count(counts.ready),
-            show::count(counts.running)
+            show::count(counts.running),
+            show::duration(oldest)
         ));
     }
     if lanes.retries > 0
