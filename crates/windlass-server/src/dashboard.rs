@@ -50,7 +50,7 @@ const API_PATHS: [&str; 5] = ["/api/", "/openapi.json", "/metrics", "/livez", "/
 
 /// Returns the REST API and the dashboard at `/`. A browser gets pages, also for unknown paths; a
 /// program gets JSON.
-pub(crate) fn with_dashboard(app: App, settings: DashboardSettings) -> Router {
+pub fn with_dashboard(app: App, settings: DashboardSettings) -> Router {
     let (api, pages) = (router(app.clone()), dashboard(app, settings));
     Router::new().fallback(move |request: Request| {
         let chosen = if is_for_dashboard(&request) {

@@ -70,6 +70,6 @@ mod signing;
 pub mod standalone;
 
 pub use app::{App, Settings};
-pub use dashboard::{DashboardSettings, dashboard};
+pub use dashboard::{DashboardSettings, dashboard, with_dashboard};
 pub use openapi::openapi;
 pub use routes::{RouteInfo, router, routes};
