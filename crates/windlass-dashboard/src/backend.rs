@@ -1,5 +1,7 @@
 //! What the dashboard needs from the server: who is visiting, and the REST API as that person.
 
+use std::fmt;
+
 use axum::body::Bytes;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode};
@@ -28,14 +30,33 @@ pub trait Backend: Send + Sync + 'static {
     /// compared already; this checks what the browser says about the origin.
     fn check_origin(&self, request: &Parts) -> Result<(), Refusal>;
 
-    /// Starts a session for an API key. Returns the cookie to set.
-    async fn sign_in(&self, request: &Parts, key: &str) -> Result<HeaderValue, Refusal>;
+    /// Starts a session. Returns the cookie to set.
+    async fn sign_in(
+        &self,
+        request: &Parts,
+        credential: Credential<'_>,
+    ) -> Result<HeaderValue, Refusal>;
 
     /// Ends the session of a request. Returns the cookie to set.
     async fn sign_out(&self, request: &Parts) -> HeaderValue;
 
     /// Calls the REST API as `identity`.
     async fn call(&self, identity: &Identity, call: Call) -> Answer;
+}
+
+/// What someone signs in with.
+#[derive(Clone, Copy)]
+pub enum Credential<'a> {
+    /// An API key.
+    Key(&'a str),
+    /// A single-use link, which the person confirmed.
+    Link(&'a str),
+}
+
+impl fmt::Debug for Credential<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credential(…)")
+    }
 }
 
 /// What every page shows about the server.

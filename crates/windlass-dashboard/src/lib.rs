@@ -24,5 +24,7 @@ mod site;
 mod snapshot;
 mod visit;
 
-pub use backend::{About, Answer, Backend, Call, Colour, Identity, Refusal, SignedIn, Visitor};
+pub use backend::{
+    About, Answer, Backend, Call, Colour, Credential, Identity, Refusal, SignedIn, Visitor,
+};
 pub use site::router;

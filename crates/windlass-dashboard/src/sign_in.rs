@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Response, StatusCode};
 
 use crate::assets;
-use crate::backend::{Refusal, Visitor};
+use crate::backend::{Credential, Refusal, Visitor};
 use crate::fields::{Fields, escaped};
 use crate::headers::html;
 use crate::site::Site;
@@ -169,8 +169,11 @@ async fn signed_in(
             detail: detail.to_owned(),
         }));
     }
-    let key = fields.get("key").unwrap_or_default().trim();
-    let cookie = backend.sign_in(parts, key).await.map_err(refuse)?;
+    let credential = match fields.get("link") {
+        Some(link) => Credential::Link(link),
+        None => Credential::Key(fields.get("key").unwrap_or_default().trim()),
+    };
+    let cookie = backend.sign_in(parts, credential).await.map_err(refuse)?;
     let next = own_path(fields.get("next").unwrap_or("/"));
     Ok(with_cookie(
         see_other(&format!("{}{next}", base(parts))),

@@ -406,18 +406,26 @@ impl Access {
         })
     }
 
-    /// Returns the holder of a key that was authenticated before, unless the key has ended.
-    pub(crate) async fn caller_of_key(&self, id: &str, now: Timestamp) -> Result<Caller, Refused> {
-        let keys = self.0.keys.as_ref().ok_or(Refused::Missing)?;
-        let key = keys.find(id, now).await.map_err(Refused::Unavailable)?;
-        let key = key.ok_or(Refused::Unknown)?;
-        check_valid(&key, now)?;
+    /// Returns a caller that was authenticated before, with its current scopes, unless its access
+    /// has ended.
+    pub(crate) async fn caller_again(
+        &self,
+        caller: Caller,
+        now: Timestamp,
+    ) -> Result<Caller, Refused> {
+        self.recheck(&caller, Scope::Read, now).await?;
+        let Some(keys) = &self.0.keys else {
+            return Ok(caller);
+        };
+        let key = keys.find(&caller.id, now).await;
+        let Some(key) = key.map_err(Refused::Unavailable)? else {
+            return Ok(caller);
+        };
         keys.touch(&key.id, now);
         Ok(Caller {
-            id: key.id,
             name: key.name,
             scopes: key.scopes,
-            in_process: false,
+            ..caller
         })
     }
 

@@ -13,7 +13,9 @@ use tower::ServiceExt as _;
 use tracing::warn;
 use windlass_api::Scope;
 use windlass_core::Timestamp;
-use windlass_dashboard::{About, Answer, Backend, Call, Identity, Refusal, SignedIn, Visitor};
+use windlass_dashboard::{
+    About, Answer, Backend, Call, Credential, Identity, Refusal, SignedIn, Visitor,
+};
 
 use crate::access::session::{AGE_MAX, SessionId, Sessions};
 use crate::access::{Caller, InProcess, Refused, Scopes, TrustedProxies};
@@ -160,35 +162,30 @@ impl Backend for InProcessApi {
         Err(forbidden("`Origin` must be the server itself"))
     }
 
-    async fn sign_in(&self, request: &Parts, key: &str) -> Result<HeaderValue, Refusal> {
+    async fn sign_in(
+        &self,
+        request: &Parts,
+        credential: Credential<'_>,
+    ) -> Result<HeaderValue, Refusal> {
         let now = self.now();
-        let bearer = HeaderValue::from_str(&format!("Bearer {key}"));
-        let bearer = bearer.map_err(|_| Refusal::from(Refused::Malformed))?;
-        let caller = self
-            .app
-            .access
-            .authenticate(Some(&bearer), peer(request), now)
-            .await?;
+        let caller = match credential {
+            Credential::Key(key) => self.caller_of_key(request, key, now).await?,
+            Credential::Link(link) => self.caller_of_link(link)?,
+        };
         if !caller.may(Scope::Read) {
-            return Err(Refused::Scope {
-                needed: Scope::Read,
-            }
-            .into());
+            let needed = Scope::Read;
+            return Err(Refused::Scope { needed }.into());
         }
         if let Some(old) = self.session_of(request) {
             let _ = self.sessions.end(&old).await;
         }
         let id = SessionId::generate().map_err(|_| no_random())?;
-        let started = self.sessions.start(&id, &caller.id, now).await;
+        let started = self.sessions.start(&id, &caller, now).await;
         started.map_err(Refused::Unavailable)?;
-        self.app
-            .audit
-            .record(
-                &caller.actor(),
-                "session.start",
-                &caller.id,
-                serde_json::json!({}),
-            )
+        let audit = &self.app.audit;
+        let detail = serde_json::json!({});
+        audit
+            .record(&caller.actor(), "session.start", &caller.id, detail)
             .await;
         Ok(self.cookie(id.reveal(), Some(AGE_MAX.as_secs())))
     }
@@ -240,19 +237,41 @@ impl Backend for InProcessApi {
 }
 
 impl InProcessApi {
-    /// The person of a session, unless the session or its key has ended.
+    async fn caller_of_key(
+        &self,
+        request: &Parts,
+        key: &str,
+        now: Timestamp,
+    ) -> Result<Caller, Refusal> {
+        let bearer = HeaderValue::from_str(&format!("Bearer {key}"));
+        let bearer = bearer.map_err(|_| Refusal::from(Refused::Malformed))?;
+        let access = &self.app.access;
+        Ok(access
+            .authenticate(Some(&bearer), peer(request), now)
+            .await?)
+    }
+
+    /// The person that a single-use link stands for. No route of this server creates such links
+    /// yet, so none is valid.
+    fn caller_of_link(&self, _link: &str) -> Result<Caller, Refusal> {
+        Err(Refusal {
+            status: StatusCode::UNAUTHORIZED,
+            detail: "the link is invalid, has expired or was used before: sign in with a key"
+                .to_owned(),
+        })
+    }
+
+    /// The person of a session, unless the session or the access of the person has ended.
     async fn session_caller(
         &self,
         id: &SessionId,
         now: Timestamp,
     ) -> Result<Option<(Caller, SignedIn)>, Refusal> {
-        let key = self
-            .sessions
-            .key_of(id, now)
-            .await
-            .map_err(Refused::Unavailable)?;
-        let Some(key) = key else { return Ok(None) };
-        match self.app.access.caller_of_key(&key, now).await {
+        let stored = self.sessions.caller_of(id, now).await;
+        let Some(stored) = stored.map_err(Refused::Unavailable)? else {
+            return Ok(None);
+        };
+        match self.app.access.caller_again(stored, now).await {
             Ok(caller) => Ok(Some((caller, SignedIn::WithKey))),
             Err(refused @ Refused::Unavailable(_)) => Err(refused.into()),
             Err(_) => {

@@ -12,10 +12,12 @@ use std::time::Duration;
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use windlass_api::Scope;
 use windlass_core::Timestamp;
 use windlass_engine::Engine;
 use windlass_store::{Expected, StoreError};
 
+use super::Caller;
 use crate::poison::lock;
 
 /// The collection of the session documents.
@@ -76,7 +78,9 @@ impl fmt::Debug for SessionId {
 /// The document of a session.
 #[derive(Debug, Serialize, Deserialize)]
 struct SessionDocument {
-    key: String,
+    id: String,
+    name: String,
+    scopes: Vec<Scope>,
     created_at: Timestamp,
 }
 
@@ -94,15 +98,17 @@ impl Sessions {
         }
     }
 
-    /// Starts a session of a key under a new id.
+    /// Starts a session of a caller under a new id.
     pub(crate) async fn start(
         &self,
         id: &SessionId,
-        key: &str,
+        caller: &Caller,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let document = SessionDocument {
-            key: key.to_owned(),
+            id: caller.id.clone(),
+            name: caller.name.clone(),
+            scopes: caller.scopes.given(),
             created_at: now,
         };
         self.write(id, &document, Expected::Absent, now).await
@@ -132,12 +138,12 @@ impl Sessions {
         Ok(())
     }
 
-    /// Returns the id of the key of a session that has not ended, and prolongs the session.
-    pub(crate) async fn key_of(
+    /// Returns the caller who started a session, unless it has ended, and prolongs the session.
+    pub(crate) async fn caller_of(
         &self,
         id: &SessionId,
         now: Timestamp,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> Result<Option<Caller>, StoreError> {
         let name = id.document();
         let found = self.engine.store().document(SESSIONS, &name, now).await?;
         let Some(found) = found else { return Ok(None) };
@@ -153,7 +159,12 @@ impl Sessions {
             let expected = Expected::Version(found.version);
             self.write(id, &document, expected, now).await?;
         }
-        Ok(Some(document.key))
+        Ok(Some(Caller {
+            id: document.id,
+            name: document.name,
+            scopes: document.scopes.into_iter().collect(),
+            in_process: false,
+        }))
     }
 
     /// Ends a session on all nodes.
@@ -185,32 +196,47 @@ mod tests {
     #[tokio::test]
     async fn a_session_ends_after_30_minutes_without_a_request() {
         let (sessions, id) = (sessions().await, SessionId::generate().unwrap());
-        sessions.start(&id, "key", minutes(0)).await.unwrap();
+        sessions
+            .start(&id, &Caller::local(), minutes(0))
+            .await
+            .unwrap();
         for now in [29, 58, 87] {
-            let key = sessions.key_of(&id, minutes(now)).await.unwrap();
-            assert_eq!(key.as_deref(), Some("key"), "{now}");
+            let caller = sessions.caller_of(&id, minutes(now)).await.unwrap();
+            assert_eq!(caller, Some(Caller::local()), "{now}");
         }
-        assert_eq!(sessions.key_of(&id, minutes(118)).await.unwrap(), None);
+        assert_eq!(sessions.caller_of(&id, minutes(118)).await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn a_session_ends_after_12_hours_even_if_it_is_used() {
         let (sessions, id) = (sessions().await, SessionId::generate().unwrap());
-        sessions.start(&id, "key", minutes(0)).await.unwrap();
+        sessions
+            .start(&id, &Caller::local(), minutes(0))
+            .await
+            .unwrap();
         for now in (20..720).step_by(20) {
-            assert!(sessions.key_of(&id, minutes(now)).await.unwrap().is_some());
+            assert!(
+                sessions
+                    .caller_of(&id, minutes(now))
+                    .await
+                    .unwrap()
+                    .is_some()
+            );
         }
-        assert_eq!(sessions.key_of(&id, minutes(720)).await.unwrap(), None);
+        assert_eq!(sessions.caller_of(&id, minutes(720)).await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn an_ended_session_and_an_unknown_id_are_refused() {
         let (sessions, id) = (sessions().await, SessionId::generate().unwrap());
-        sessions.start(&id, "key", minutes(0)).await.unwrap();
+        sessions
+            .start(&id, &Caller::local(), minutes(0))
+            .await
+            .unwrap();
         let other = SessionId::generate().unwrap();
-        assert_eq!(sessions.key_of(&other, minutes(1)).await.unwrap(), None);
+        assert_eq!(sessions.caller_of(&other, minutes(1)).await.unwrap(), None);
         sessions.end(&id).await.unwrap();
-        assert_eq!(sessions.key_of(&id, minutes(1)).await.unwrap(), None);
+        assert_eq!(sessions.caller_of(&id, minutes(1)).await.unwrap(), None);
         sessions.end(&id).await.unwrap();
     }
 
