@@ -72,11 +72,6 @@ impl Failure {
         Failure::new(StatusCode::BAD_GATEWAY, "unreadable", detail)
     }
 
-    /// Whether the thing does not exist.
-    pub(crate) fn is_not_found(&self) -> bool {
-        self.status == StatusCode::NOT_FOUND
-    }
-
     /// Returns the page that shows the failure. It needs nothing from the store.
     pub(crate) fn page(&self, visit: &Visit) -> Response<Body> {
         let title = match self.status {

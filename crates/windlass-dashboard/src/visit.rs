@@ -84,11 +84,6 @@ impl Visit {
         &self.0.base
     }
 
-    /// The path of the page below the mount point.
-    pub(crate) fn path(&self) -> &str {
-        &self.0.path
-    }
-
     /// The path of the page with its query, below the mount point.
     pub(crate) fn here(&self) -> String {
         format!("{}{}", self.0.path, self.0.query.query())
@@ -113,13 +108,6 @@ impl Visit {
     /// Returns a cookie of the browser.
     pub(crate) fn cookie(&self, name: &str) -> Option<String> {
         cookie(&self.0.headers, name)
-    }
-
-    /// Returns the URL of this page with one parameter replaced, or removed if `value` is empty.
-    /// The page starts again at its first row.
-    pub(crate) fn with(&self, name: &str, value: &str) -> String {
-        let fields = self.0.query.without(&["cursor"]).with(name, value);
-        format!("{}{}{}", self.0.base, self.0.path, fields.query())
     }
 
     /// The counts that all pages share, at most 2 s old.

@@ -1,7 +1,7 @@
 //! A headless browser that a test drives through the WebDriver protocol: plain HTTP with JSON.
 
-use std::io::{BufRead as _, BufReader};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -73,8 +73,7 @@ impl Browser {
     fn send(&self, method: &str, path: &str, body: &Value) -> Value {
         let body = (method != "GET").then(|| body.to_string().into_bytes());
         let request = client::request(self.address, method, path, &[], body.as_deref());
-        let answer = client::send(self.address, &request).expect("the driver answers");
-        answer.json["value"].clone()
+        exchange(self.address, &request)["value"].take()
     }
 
     fn command(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -205,6 +204,34 @@ impl Browser {
     }
 }
 
+/// Sends a request and reads the response by its length: the driver keeps connections open.
+fn exchange(address: SocketAddr, request: &[u8]) -> Value {
+    let mut stream = TcpStream::connect(address).expect("the driver listens");
+    stream
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a timeout can be set");
+    stream.write_all(request).expect("the driver reads");
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("the driver answers");
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().expect("a length is a number");
+        }
+    }
+    let mut body = vec![0; length];
+    reader
+        .read_exact(&mut body)
+        .expect("the driver sends its whole answer");
+    serde_json::from_slice(&body).expect("the driver answers with JSON")
+}
+
 /// Reads the port that the driver chose from its output.
 fn port_of(driver: &mut Child) -> u16 {
     let output = driver.stdout.take().expect("its output is piped");
@@ -222,8 +249,9 @@ fn port_of(driver: &mut Child) -> u16 {
 impl Drop for Browser {
     fn drop(&mut self) {
         let path = format!("/session/{}", self.session);
-        let request = client::request(self.address, "DELETE", &path, &[], None);
-        let _ = client::send(self.address, &request);
+        if !self.session.is_empty() && !std::thread::panicking() {
+            self.send("DELETE", &path, &json!({}));
+        }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }

@@ -4,9 +4,7 @@ use askama::Template;
 use axum::Router;
 use axum::http::Method;
 use serde_json::{Value, json};
-use windlass_api::{
-    AuditPage, AuditRecord, CreatedKey, Key, Page, Scope, ServerSetting, VerifiedAudit,
-};
+use windlass_api::{AuditPage, AuditRecord, CreatedKey, Key, Page, ServerSetting, VerifiedAudit};
 
 use crate::failure::Failure;
 use crate::fields::{Fields, escaped};
@@ -270,7 +268,6 @@ struct SettingsTemplate {
     frame: Frame,
     /// The sections, each with its settings.
     sections: Vec<(String, Vec<ServerSetting>)>,
-    may_payload: bool,
     commands: Vec<String>,
 }
 
@@ -291,7 +288,6 @@ async fn settings(visit: Visit) -> PageResult {
     }
     let page = SettingsTemplate {
         sections,
-        may_payload: visit.may(Scope::ReadPayload),
         commands: vec!["windlass config show".to_owned()],
         frame,
     };

@@ -39,7 +39,6 @@ struct JobsPage {
     chips: Vec<Chip>,
     additions: Vec<Addition>,
     kept: Vec<(String, String)>,
-    find: String,
     rows: Vec<Row>,
     /// How the list is ordered, and the link to the other order.
     order: &'static str,
@@ -131,7 +130,6 @@ async fn list(visit: Visit) -> PageResult {
             .pairs()
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
-        find: String::new(),
         rows: jobs.data.iter().map(row).collect(),
         order: if by_finish {
             "last finished first"
