@@ -143,13 +143,13 @@ impl Story {
             }
             self.call("POST", "/api/v1/jobs/bulk", json!({"jobs": jobs}))
                 .await;
-            self.clock
-                .advance(Duration::from_millis(2 + (self.chance() * 6.0) as u64));
+            let wait = 2 + (self.chance() * 6.0) as u64;
+            self.clock.advance(Duration::from_millis(wait));
             let claim = json!({"queue": queue, "limit": limit, "worker": "node-a", "slots": limit});
             let claimed = self.call("POST", "/api/v1/claim", claim).await;
             let slow = if self.chance() < 0.15 { 900.0 } else { 60.0 };
-            self.clock
-                .advance(Duration::from_millis(20 + (self.chance() * slow) as u64));
+            let run = 20 + (self.chance() * slow) as u64;
+            self.clock.advance(Duration::from_millis(run));
             self.settle(queue, step, &claimed["data"]).await;
         }
         self.clock.advance(STEP);

@@ -73,9 +73,8 @@ impl Site {
         }
     }
 
-    /// Stops the server and serves the same store again at the same address.
+    /// Serves the same store again at the same address, after it was stopped.
     pub(crate) async fn restart(&mut self) {
-        self.stop().await;
         let app = App::new(self.client.clone(), self.access.clone());
         let pages = with_dashboard(app, DashboardSettings::default());
         let listener = TcpListener::bind(self.address)
