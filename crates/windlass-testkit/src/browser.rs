@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -11,6 +11,9 @@ use crate::client::{self, PATIENCE};
 
 /// The name of an element's id in the protocol.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// The pause between two looks at a page.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A browser with one window. It ends when it is dropped.
 #[derive(Debug)]
@@ -195,11 +198,12 @@ impl Browser {
 
     /// Waits until a function body returns true in the page.
     pub fn until(&self, what: &str, script: &str) {
-        let begun = Instant::now();
+        let mut left = PATIENCE;
         while self.run(script) != Value::Bool(true) {
             let text = || self.run("return document.body.innerText.slice(0, 3000)");
-            assert!(begun.elapsed() < PATIENCE, "never: {what}\n{}", text());
-            std::thread::sleep(Duration::from_millis(50));
+            assert!(!left.is_zero(), "never: {what}\n{}", text());
+            std::thread::sleep(PAUSE);
+            left = left.saturating_sub(PAUSE);
         }
     }
 }

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::Router;
 use axum::http::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use windlass_api::{AuditPage, AuditRecord, CreatedKey, Key, Page, ServerSetting, VerifiedAudit};
 
 use crate::failure::Failure;
@@ -214,9 +214,11 @@ async fn keys_page(visit: &Visit, created: Option<(String, String)>) -> PageResu
 
 async fn create_key(submit: Submit) -> PageResult {
     let scopes: Vec<&str> = submit.fields.all("scope").collect();
-    let mut body = json!({"name": submit.required("name")?, "scopes": scopes});
+    let mut body = Map::new();
+    body.insert("name".to_owned(), json!(submit.required("name")?));
+    body.insert("scopes".to_owned(), json!(scopes));
     if let Some(expires_in) = submit.fields.get("expires_in") {
-        body["expires_in"] = json!(expires_in);
+        body.insert("expires_in".to_owned(), json!(expires_in));
     }
     let created: CreatedKey = submit
         .visit

@@ -33,6 +33,15 @@ struct Operation {
     responses: Vec<(String, String)>,
 }
 
+impl Operation {
+    /// The first sentence of its description.
+    fn sentence(&self) -> &str {
+        self.about
+            .split_once(". ")
+            .map_or(self.about.as_str(), |(first, _)| first)
+    }
+}
+
 struct BodyAbout {
     name: String,
     fields: Vec<FieldAbout>,
@@ -48,7 +57,7 @@ struct FieldAbout {
 async fn show(visit: Visit) -> PageResult {
     let api: Value = visit.get("/openapi.json").await?;
     let frame = Frame::new(&visit, "API", Section::Reference).await?;
-    let version = api["info"]["version"]
+    let version = at(at(&api, "info"), "version")
         .as_str()
         .unwrap_or_default()
         .to_owned();
@@ -63,10 +72,13 @@ async fn show(visit: Visit) -> PageResult {
 
 fn groups(api: &Value) -> Vec<(String, Vec<Operation>)> {
     let mut groups: BTreeMap<String, Vec<Operation>> = BTreeMap::new();
-    let paths = api["paths"].as_object().into_iter().flatten();
+    let paths = at(api, "paths").as_object().into_iter().flatten();
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().into_iter().flatten() {
-            let tag = operation["tags"][0].as_str().unwrap_or("other").to_owned();
+            let tag = first(at(operation, "tags"))
+                .as_str()
+                .unwrap_or("other")
+                .to_owned();
             groups
                 .entry(tag)
                 .or_default()
@@ -76,31 +88,50 @@ fn groups(api: &Value) -> Vec<(String, Vec<Operation>)> {
     groups.into_iter().collect()
 }
 
+/// A field of an object, or null.
+fn at<'a>(value: &'a Value, name: &str) -> &'a Value {
+    value.get(name).unwrap_or(&Value::Null)
+}
+
+/// The first element of a list, or null.
+fn first(value: &Value) -> &Value {
+    value.get(0).unwrap_or(&Value::Null)
+}
+
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
 fn read(api: &Value, path: &str, method: &str, operation: &Value) -> Operation {
-    let params = operation["parameters"].as_array().into_iter().flatten();
+    let params = at(operation, "parameters").as_array().into_iter().flatten();
     let params = params.map(|param| FieldAbout {
-        name: format!("{} ({})", text(&param["name"]), text(&param["in"])),
-        kind: kind(&param["schema"]),
-        required: param["required"] == true,
-        about: [&param["schema"]["description"], &param["description"]]
-            .into_iter()
-            .map(text)
-            .find(|about| !about.is_empty())
-            .unwrap_or_default(),
+        name: format!("{} ({})", text(at(param, "name")), text(at(param, "in"))),
+        kind: kind(at(param, "schema")),
+        required: at(param, "required") == true,
+        about: [
+            at(at(param, "schema"), "description"),
+            at(param, "description"),
+        ]
+        .into_iter()
+        .map(text)
+        .find(|about| !about.is_empty())
+        .unwrap_or_default(),
     });
-    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-    let responses = operation["responses"].as_object().into_iter().flatten();
+    let schema = at(
+        at(
+            at(at(operation, "requestBody"), "content"),
+            "application/json",
+        ),
+        "schema",
+    );
+    let responses = at(operation, "responses").as_object().into_iter().flatten();
     let responses =
-        responses.map(|(status, response)| (status.clone(), text(&response["description"])));
+        responses.map(|(status, response)| (status.clone(), text(at(response, "description"))));
     Operation {
-        id: text(&operation["operationId"]),
+        id: text(at(operation, "operationId")),
         method: method.to_uppercase(),
         path: path.to_owned(),
-        about: [&operation["description"], &operation["summary"]]
+        about: [at(operation, "description"), at(operation, "summary")]
             .into_iter()
             .map(text)
             .find(|about| !about.is_empty())
@@ -115,29 +146,32 @@ fn read(api: &Value, path: &str, method: &str, operation: &Value) -> Operation {
 
 /// The name of a schema that a reference leads to, and the schema.
 fn resolved<'a>(api: &'a Value, schema: &'a Value) -> (String, &'a Value) {
-    let name = schema["$ref"]
+    let name = at(schema, "$ref")
         .as_str()
         .and_then(|link| link.rsplit('/').next());
     match name {
-        Some(name) => (name.to_owned(), &api["components"]["schemas"][name]),
+        Some(name) => (
+            name.to_owned(),
+            at(at(at(api, "components"), "schemas"), name),
+        ),
         None => (String::new(), schema),
     }
 }
 
 fn body(api: &Value, schema: &Value) -> BodyAbout {
     let (name, schema) = resolved(api, schema);
-    let required: Vec<&str> = schema["required"]
+    let required: Vec<&str> = at(schema, "required")
         .as_array()
         .into_iter()
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    let fields = schema["properties"].as_object().into_iter().flatten();
+    let fields = at(schema, "properties").as_object().into_iter().flatten();
     let fields = fields.map(|(field, schema)| FieldAbout {
         name: field.clone(),
         kind: kind(schema),
         required: required.contains(&field.as_str()),
-        about: text(&schema["description"]),
+        about: text(at(schema, "description")),
     });
     BodyAbout {
         name,
@@ -147,7 +181,7 @@ fn body(api: &Value, schema: &Value) -> BodyAbout {
 
 /// The type of a value in a few words.
 fn kind(schema: &Value) -> String {
-    if let Some(link) = schema["$ref"].as_str() {
+    if let Some(link) = at(schema, "$ref").as_str() {
         return link.rsplit('/').next().unwrap_or_default().to_owned();
     }
     let of_list = |schemas: &Value| {
@@ -160,7 +194,7 @@ fn kind(schema: &Value) -> String {
             .collect();
         kinds.join(" or ")
     };
-    let word = match &schema["type"] {
+    let word = match at(schema, "type") {
         Value::String(word) => word.clone(),
         Value::Array(words) => {
             let words: Vec<&str> = words
@@ -170,13 +204,13 @@ fn kind(schema: &Value) -> String {
                 .collect();
             words.join(" or ")
         }
-        _ if schema["anyOf"].is_array() => of_list(&schema["anyOf"]),
-        _ if schema["oneOf"].is_array() => of_list(&schema["oneOf"]),
-        _ if schema["enum"].is_array() => "word".to_owned(),
+        _ if at(schema, "anyOf").is_array() => of_list(at(schema, "anyOf")),
+        _ if at(schema, "oneOf").is_array() => of_list(at(schema, "oneOf")),
+        _ if at(schema, "enum").is_array() => "word".to_owned(),
         _ => String::new(),
     };
     if word == "array" {
-        format!("list of {}", kind(&schema["items"]))
+        format!("list of {}", kind(at(schema, "items")))
     } else {
         word
     }

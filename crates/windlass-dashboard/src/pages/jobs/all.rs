@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::http::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use windlass_api::{ActionPreview, BulkActionAnswer};
 
 use super::filter;
@@ -75,28 +75,27 @@ async fn page(
 /// The body of the bulk action.
 fn body(submit: &Submit, filters: &Fields, dry_run: bool) -> Result<(Verb, Value), Failure> {
     let verb = verb(submit.required("action")?)?;
-    let mut body = json!({
-        "action": verb.name,
-        "filter": filter::to_json(filters),
-        "reason": submit.required("reason")?,
-        "dry_run": dry_run,
-    });
+    let number = |name: &str, text: &str| {
+        let number: Result<i64, _> = text.trim().parse();
+        number.map_err(|_| Failure::invalid(format!("the {name} must be a whole number")))
+    };
+    let mut body = Map::new();
+    body.insert("action".to_owned(), json!(verb.name));
+    body.insert("filter".to_owned(), filter::to_json(filters));
+    body.insert("reason".to_owned(), json!(submit.required("reason")?));
+    body.insert("dry_run".to_owned(), json!(dry_run));
     if let Some((name, ..)) = verb.field {
-        let value = submit.required(name)?;
-        body[name] = match name {
-            "priority" => {
-                let number: Result<i64, _> = value.trim().parse();
-                json!(number.map_err(|_| Failure::invalid("the priority must be a whole number"))?)
-            }
-            _ => json!(value.trim()),
+        let text = submit.required(name)?;
+        let value = match name {
+            "priority" => json!(number(name, text)?),
+            _ => json!(text.trim()),
         };
+        body.insert(name.to_owned(), value);
     }
     if let Some(rate) = submit.fields.get("rate") {
-        let number: Result<u32, _> = rate.trim().parse();
-        body["rate"] =
-            json!(number.map_err(|_| Failure::invalid("the rate must be a whole number"))?);
+        body.insert("rate".to_owned(), json!(number("rate", rate)?));
     }
-    Ok((verb, body))
+    Ok((verb, Value::Object(body)))
 }
 
 /// Shows what the action would do. Nothing changes.

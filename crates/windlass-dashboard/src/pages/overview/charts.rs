@@ -73,13 +73,7 @@ impl Charts {
         let chart = Chart {
             label: &label,
             height: 176.0,
-            scale: draw::nice_scale(max, 0.1, |rate| {
-                if rate == 0.0 {
-                    "0".into()
-                } else {
-                    show::rate(rate)
-                }
-            }),
+            scale: draw::nice_scale(max, 0.1, axis_rate),
             times: series.times(zone),
             titles: titles.clone(),
             bound: None,
@@ -241,6 +235,16 @@ impl Times {
             p95: now(&p95),
             p99: now(&p99),
         }
+    }
+}
+
+/// A rate on an axis, always per second: `0.5/s`, `20/s`.
+fn axis_rate(rate: f64) -> String {
+    match rate {
+        0.0 => "0".to_owned(),
+        rate if rate < 1.0 => format!("{rate:.2}/s"),
+        rate if rate < 10.0 => format!("{rate:.1}/s"),
+        rate => format!("{}/s", show::grouped(rate as u64)),
     }
 }
 

@@ -179,7 +179,9 @@ impl Evidence<'_> {
 
     fn old(&self, queue: &Queue) -> Option<Need> {
         let age = Duration::from_millis(queue.oldest_ready_ms?);
-        if age <= OLDEST_READY_MAX || queue.paused.is_some() {
+        let name = queue.name.as_str();
+        let is_listed = self.retries.iter().any(|(listed, ..)| listed == name);
+        if age <= OLDEST_READY_MAX || queue.paused.is_some() || is_listed {
             return None;
         }
         let limit = queue.settings.concurrency.map(|limit| limit.to::<u64>());
