@@ -1,4 +1,5 @@
 //! The dashboard: its pages over HTTP, its sessions, and the same pages in a browser.
+#![expect(clippy::indexing_slicing, reason = "what a test may, its helpers may")]
 
 mod browser;
 mod hostile;
