@@ -146,7 +146,7 @@ impl Frame {
         self.now.as_micros() / 1000
     }
 
-    /// A glyph. Text beside it says the same.
+    /// A glyph. Text next to it says the same.
     pub(crate) fn glyph(&self, name: &str) -> Markup {
         let (base, glyphs, name) = (escaped(&self.base), self.glyphs, escaped(name));
         Markup(format!(

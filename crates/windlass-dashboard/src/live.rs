@@ -1,4 +1,4 @@
-//! The stream that tells a tab when its page is out of date.
+//! The stream that notifies a tab when its page is out of date.
 //!
 //! A tab has one stream. All streams of this node share the snapshots, so more tabs cost no more
 //! reads of the counts.

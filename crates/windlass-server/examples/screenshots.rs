@@ -26,11 +26,11 @@ use windlass_server::access::{Access, WithoutKeys};
 use windlass_server::{App, DashboardSettings, with_dashboard};
 use windlass_testkit::browser::Browser;
 
-/// A clock that a story sets, and that runs on by itself once the story is told.
+/// A clock that a story sets, and that runs on by itself once the story is over.
 #[derive(Debug)]
 struct StoryClock {
     micros: AtomicI64,
-    told: OnceLock<Instant>,
+    over: OnceLock<Instant>,
     begun: Instant,
 }
 
@@ -47,9 +47,9 @@ impl StoryClock {
 
 impl Clock for StoryClock {
     fn now(&self) -> Timestamp {
-        let told = self.told.get().map(Instant::elapsed).unwrap_or_default();
+        let since = self.over.get().map(Instant::elapsed).unwrap_or_default();
         let at = Timestamp::from_micros(self.micros.load(Ordering::SeqCst));
-        at.expect("a story plays in our time").saturating_add(told)
+        at.expect("a story plays in our time").saturating_add(since)
     }
 
     fn sleep_until(&self, at: Timestamp) -> Wait {
@@ -268,7 +268,7 @@ async fn main() {
     let begin: Timestamp = "2026-03-17T01:12:00Z".parse().expect("an instant");
     let clock = Arc::new(StoryClock {
         micros: AtomicI64::new(begin.as_micros()),
-        told: OnceLock::new(),
+        over: OnceLock::new(),
         begun: Instant::now(),
     });
     let store = Arc::new(MemoryStore::new());
@@ -303,7 +303,7 @@ async fn main() {
         random: 88_172_645_463_325_252,
     };
     story.tell().await;
-    clock.told.set(Instant::now()).expect("it is told once");
+    clock.over.set(Instant::now()).expect("it ends once");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");

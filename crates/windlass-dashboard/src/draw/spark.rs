@@ -34,7 +34,7 @@ pub fn spark(values: &[f64], floor: f64, colour: &str, title: &str) -> Markup {
     ))
 }
 
-/// Draws a share of a limit. Text beside it must say the numbers.
+/// Draws a share of a limit. Text next to it must say the numbers.
 pub fn bar(class: &str, share: f64, colour: &str, title: &str) -> Markup {
     let (class, colour, title) = (escaped(class), escaped(colour), escaped(title));
     let width = number(share.clamp(0.0, 1.0) * 100.0);
