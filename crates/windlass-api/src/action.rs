@@ -11,6 +11,7 @@ use windlass_core::{
     SkipReason, Tag, Timestamp, WaitingFor, string_enum,
 };
 
+use crate::change::revival_changes;
 use crate::read::request;
 use crate::{
     Body, BoundedInt, Checks, Count, FailureCount, Job, JobFilter, Json, List, Retry, Text,
@@ -78,9 +79,14 @@ request! {
         /// For `revive`: also revive at-most-once jobs that were lost and may have run. Default:
         /// `false`.
         pub force: bool,
-        /// For `move`: the queue.
+        /// For `revive`: new limit of attempts that may fail in all. With `failures: keep`, those
+        /// that failed before count.
+        pub max_attempts: BoundedInt<1, 1000>,
+        /// For `revive`: new retry policy.
+        pub retry: Retry,
+        /// For `move` and `revive`: the queue to move the jobs to.
         pub queue: QueueName,
-        /// For `reprioritise`: the priority, from -32768 to 32767.
+        /// For `reprioritise` and `revive`: the priority, from -32768 to 32767.
         pub priority: i16,
         /// For `patch`: the fields to change.
         pub patch: JobPatch,
@@ -148,22 +154,29 @@ impl Body for NewBulkAction {
 impl NewBulkAction {
     /// Refuses fields of other actions.
     fn check_fields(&self, checks: &mut Checks, action: BulkActionName) {
-        let revive = BulkActionName::Revive;
-        for (field, is_given, owner) in [
+        let revive = &[BulkActionName::Revive][..];
+        for (field, is_given, owners) in [
             ("failures", self.failures.is_some(), revive),
             ("payload_patch", self.payload_patch.is_some(), revive),
             ("run_at", self.run_at.is_some(), revive),
             ("force", self.force.is_some(), revive),
-            ("queue", self.queue.is_some(), BulkActionName::Move),
+            ("max_attempts", self.max_attempts.is_some(), revive),
+            ("retry", self.retry.is_some(), revive),
+            (
+                "queue",
+                self.queue.is_some(),
+                &[BulkActionName::Move, BulkActionName::Revive],
+            ),
             (
                 "priority",
                 self.priority.is_some(),
-                BulkActionName::Reprioritise,
+                &[BulkActionName::Reprioritise, BulkActionName::Revive],
             ),
-            ("patch", self.patch.is_some(), BulkActionName::Patch),
+            ("patch", self.patch.is_some(), &[BulkActionName::Patch]),
         ] {
-            if is_given && action != owner {
-                let rule = format!("is only allowed with the action `{owner}`");
+            if is_given && !owners.contains(&action) {
+                let names: Vec<String> = owners.iter().map(|one| format!("`{one}`")).collect();
+                let rule = format!("is only allowed with the action {}", names.join(" or "));
                 checks.refuse(field, rule);
             }
         }
@@ -176,14 +189,23 @@ impl NewBulkAction {
                 payload_patch: payload_patch(checks, "payload_patch", self.payload_patch),
                 run_at: self.run_at,
                 force: self.force.unwrap_or_default(),
+                changes: revival_changes(
+                    checks,
+                    self.max_attempts,
+                    self.retry,
+                    self.queue,
+                    self.priority,
+                ),
             }),
             BulkActionName::RunNow => BulkChange::RunNow,
             BulkActionName::Cancel => BulkChange::Cancel,
             BulkActionName::Delete => BulkChange::Delete,
             BulkActionName::Resolve => BulkChange::Resolve,
-            BulkActionName::Move => BulkChange::Move {
-                queue: checks.required("queue", self.queue)?,
-            },
+            BulkActionName::Move => {
+                let queue = checks.required("queue", self.queue)?;
+                checks.keep(queue.check_unreserved())?;
+                BulkChange::Move { queue }
+            }
             BulkActionName::Reprioritise => BulkChange::Reprioritise {
                 priority: checks.required("priority", self.priority)?,
             },
@@ -200,6 +222,9 @@ impl JobPatch {
     fn check(self, checks: &mut Checks) -> Option<Patch> {
         let retry = self.retry;
         let retry = checks.within("retry", |checks| retry.map(|retry| retry.check(checks)));
+        if let Some(queue) = &self.queue {
+            checks.keep(queue.check_unreserved());
+        }
         let patch = Patch {
             payload: payload_patch(checks, "payload", self.payload),
             priority: self.priority,
@@ -307,9 +332,13 @@ request! {
         pub run_at: Timestamp,
         /// For `revive`: whether at-most-once jobs that were lost and may have run are revived too.
         pub force: bool,
-        /// For `move`: the queue.
+        /// For `revive`: the new limit of attempts.
+        pub max_attempts: BoundedInt<1, 1000>,
+        /// For `revive`: the new retry policy.
+        pub retry: Retry,
+        /// For `move` and `revive`: the queue.
         pub queue: QueueName,
-        /// For `reprioritise`: the priority.
+        /// For `reprioritise` and `revive`: the priority.
         pub priority: i16,
         /// For `patch`: the fields. The patch of the payload only with the scope `read-payload`.
         pub patch: JobPatch,
@@ -317,11 +346,13 @@ request! {
 }
 
 /// The names of the fields of [`BulkActionFields`].
-const FIELDS: [&str; 7] = [
+const FIELDS: [&str; 9] = [
     "failures",
     "payload_patch",
     "run_at",
     "force",
+    "max_attempts",
+    "retry",
     "queue",
     "priority",
     "patch",

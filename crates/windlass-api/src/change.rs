@@ -2,11 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::{Consent, JobId, QueueName, Timestamp};
+use windlass_core::retry::AttemptLimit;
+use windlass_core::{Consent, JobId, QueueName, RevivalChanges, Timestamp};
 
 use crate::read::request;
 use crate::value::instant_or_delay;
-use crate::{Body, Checks, DurationText, Json, List, Millis, some_even_if_null};
+use crate::{Body, BoundedInt, Checks, DurationText, Json, List, Millis, Retry, some_even_if_null};
 
 request! {
     /// Changes to a waiting job. Fields that are not given keep their value.
@@ -32,6 +33,9 @@ impl Body for Edit {
 
     fn check(self, checks: &mut Checks) -> Option<windlass_core::Edit> {
         let delay = ("delay", self.delay, self.delay_ms);
+        if let Some(queue) = &self.queue {
+            checks.keep(queue.check_unreserved());
+        }
         Some(windlass_core::Edit {
             payload: self.payload.map(|payload| payload.0),
             priority: self.priority,
@@ -57,6 +61,36 @@ request! {
         pub payload: Json,
         /// Also revive an at-most-once job that was lost and may have run. Default: `false`.
         pub force: bool,
+        /// New limit of attempts that may fail in all. With `failures: keep`, those that failed
+        /// before count. Default: the job keeps its limit.
+        pub max_attempts: BoundedInt<1, 1000>,
+        /// New retry policy: the name of a preset, or a policy. Default: the job keeps its policy.
+        pub retry: Retry,
+        /// Name of the queue to move the job to. Default: the job stays in its queue.
+        pub queue: QueueName,
+        /// New priority, from -32768 to 32767. Default: the job keeps its priority.
+        pub priority: i16,
+    }
+}
+
+/// Checks the fields of jobs that a revival changes.
+pub(crate) fn revival_changes(
+    checks: &mut Checks,
+    max_attempts: Option<BoundedInt<1, 1000>>,
+    retry: Option<Retry>,
+    queue: Option<QueueName>,
+    priority: Option<i16>,
+) -> RevivalChanges {
+    let limit = max_attempts.map(|max| AttemptLimit::from_max_attempts(max.get()));
+    let retry = checks.within("retry", |checks| retry.map(|retry| retry.check(checks)));
+    if let Some(queue) = &queue {
+        checks.keep(queue.check_unreserved());
+    }
+    RevivalChanges {
+        max_attempts: limit.and_then(|limit| checks.keep(limit)).flatten(),
+        retry: retry.flatten().map(|retry| (*retry).clone()),
+        queue,
+        priority,
     }
 }
 
@@ -98,6 +132,13 @@ impl Body for Revival {
                 Some(true) => Consent::MayRunTwice,
                 Some(false) | None => Consent::NotGiven,
             },
+            changes: revival_changes(
+                checks,
+                self.max_attempts,
+                self.retry,
+                self.queue,
+                self.priority,
+            ),
         })
     }
 }
@@ -125,6 +166,7 @@ mod tests {
     use crate::{BodyRefused, read_body};
     use std::time::Duration;
     use windlass_core::FailureCount;
+    use windlass_core::retry::Preset;
 
     fn now() -> Timestamp {
         "2026-01-01T00:00:00Z".parse().unwrap()
@@ -142,8 +184,14 @@ mod tests {
 
     #[test]
     fn a_revival_reads_all_fields() {
-        let text = r#"{"failures":"keep","delay":"5s","payload":{"b":1, "a":2},"force":true}"#;
+        let text = r#"{"failures":"keep","delay":"5s","payload":{"b":1, "a":2},"force":true,
+            "max_attempts":7,"retry":"patient","queue":"slow","priority":-3}"#;
         let revival = read_body::<Revival>(text, now()).unwrap();
+        let changes = &revival.changes;
+        assert_eq!(changes.max_attempts.unwrap().get(), 7);
+        assert_eq!(changes.retry, Some(Preset::Patient.policy()));
+        assert_eq!(changes.queue.as_ref().unwrap().as_str(), "slow");
+        assert_eq!(changes.priority, Some(-3));
         assert_eq!(revival.failures, FailureCount::Keep);
         assert_eq!(revival.consent, Consent::MayRunTwice);
         let later = now().saturating_add(Duration::from_secs(5));
@@ -153,6 +201,7 @@ mod tests {
         assert_eq!(plain.failures, FailureCount::Reset);
         assert_eq!((plain.consent, plain.run_at), (Consent::NotGiven, None));
         assert!(plain.payload.is_none());
+        assert_eq!(plain.changes, RevivalChanges::default());
     }
 
     #[test]
@@ -160,6 +209,12 @@ mod tests {
         let both = r#"{"failures":"some","delay":"1s","run_at":"2026-01-01T00:00:00Z"}"#;
         assert_eq!(refused::<Revival>(both), ["failures", "delay"]);
         assert_eq!(refused::<Revival>(r#"{"forced":true}"#), ["forced"]);
+        let reserved = r#"{"max_attempts":0,"retry":"often","queue":"windlass.hooks"}"#;
+        assert_eq!(
+            refused::<Revival>(reserved),
+            ["max_attempts", "retry", "queue"]
+        );
+        assert_eq!(refused::<Edit>(r#"{"queue":"windlass.x"}"#), ["queue"]);
         assert_eq!(refused::<Edit>(r#"{"priority":40000}"#), ["priority"]);
     }
 

@@ -12,7 +12,7 @@ use windlass_core::{JobId, Kind, QueueName, Timestamp, WorkerName};
 use crate::read::request;
 use crate::value::{either_duration, word_or_object};
 use crate::{
-    Body, BoundedInt, Checks, Count, DurationText, Job, Json, List, Millis, some_even_if_null,
+    Body, BoundedInt, Checks, Count, DurationText, Job, Json, List, Millis, Text, some_even_if_null,
 };
 
 /// The maximum length of a claim id, in bytes.
@@ -201,6 +201,19 @@ pub enum WorkerSignal {
     Stop,
 }
 
+/// What a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum WorkerState {
+    /// It claims and runs jobs.
+    Running,
+    /// It claims no jobs until an operator resumes it.
+    ClaimsPaused,
+    /// It finishes its running jobs and ends.
+    Stopping,
+}
+
 /// A running attempt, as the worker names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseRef {
@@ -358,10 +371,16 @@ request! {
         pub attempt: AttemptNumber,
         /// Name of the worker. Default: a name derived from the API key.
         pub worker: WorkerName,
-        /// Progress as any JSON, such as `{"percent": 40}`. At most 16 KiB.
+        /// Progress as any JSON, such as `{"percent": 40}`. At most 16 KiB. Required, unless `lines`
+        /// is given.
         #[serde(default, deserialize_with = "some_even_if_null")]
-        #[schemars(required)]
         pub progress: Json,
+        /// New lines of the attempt's log: at most 1000. Each is cut to 1000 characters. The server
+        /// keeps the last 1000 lines and 64 KiB of an attempt.
+        pub lines: List<Text<0, { usize::MAX }>, 0, 1000>,
+        /// Number of the first of `lines`, counted from 1 in the log of the attempt. Then the request
+        /// can be repeated: the server skips lines that it has. Only with `lines`.
+        pub first_line: BoundedInt<1, { i64::MAX }>,
     }
 }
 
@@ -373,7 +392,11 @@ pub struct CheckedProgress {
     /// The name of the worker.
     pub worker: Option<WorkerName>,
     /// The progress.
-    pub progress: Value,
+    pub progress: Option<Value>,
+    /// New lines of the log.
+    pub lines: Vec<String>,
+    /// The number of the first line.
+    pub first_line: Option<u64>,
 }
 
 impl Body for Progress {
@@ -381,15 +404,23 @@ impl Body for Progress {
 
     fn check(self, checks: &mut Checks) -> Option<CheckedProgress> {
         let lease = LeaseRef::check(checks, self.id, self.job_id, self.attempt);
-        let progress = checks.required("progress", self.progress);
-        let progress = progress.map(|Json(progress)| progress.decode());
+        let progress = self.progress.map(|Json(progress)| progress.decode());
+        let lines = self.lines.map(|lines| lines.0).unwrap_or_default();
+        if progress.is_none() && lines.is_empty() {
+            checks.refuse("progress", "is required, unless `lines` is given");
+        }
+        if self.first_line.is_some() && lines.is_empty() {
+            checks.refuse("first_line", "is only allowed with `lines`");
+        }
         if progress.as_ref().is_some_and(Result::is_err) {
             checks.refuse("progress", "must be JSON");
         }
         Some(CheckedProgress {
             lease: lease?,
             worker: self.worker,
-            progress: progress?.ok()?,
+            progress: progress.transpose().ok()?,
+            lines: lines.into_iter().map(Text::into_string).collect(),
+            first_line: self.first_line.map(BoundedInt::to),
         })
     }
 }
@@ -435,6 +466,9 @@ pub struct Worker {
     pub alive: bool,
     /// Signal of an operator to the worker. Null if there is none.
     pub signal: Option<WorkerSignal>,
+    /// What the worker does. Null for a node that obeys no signals: a server, or a worker of an
+    /// older version.
+    pub state: Option<WorkerState>,
 }
 
 /// A page of workers, ordered by name.

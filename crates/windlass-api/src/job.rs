@@ -60,6 +60,14 @@ impl JobState {
             State::Cancelled => JobState::Cancelled,
         }
     }
+
+    /// Whether the job has finished: it succeeded, is dead or was cancelled.
+    pub fn is_finished(self) -> bool {
+        match self {
+            JobState::Scheduled | JobState::Ready | JobState::Running => false,
+            JobState::Succeeded | JobState::Dead | JobState::Cancelled => true,
+        }
+    }
 }
 
 /// A job.

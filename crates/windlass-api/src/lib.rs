@@ -10,11 +10,15 @@ mod bulk;
 mod change;
 mod claim;
 mod event;
+mod export;
 mod failures;
 mod filter;
 mod form;
+mod hook;
 mod job;
 mod key;
+mod log;
+mod login_link;
 mod new_job;
 mod page;
 mod policy;
@@ -44,22 +48,29 @@ pub use change::{Edit, FailureCount, Revival, RunNow};
 pub use claim::{
     AttemptNumber, CheckedClaim, CheckedProgress, CheckedRenewal, Claim, ClaimAnswer, ClaimOrder,
     LeaseRef, LostReason, NewWorker, Progress, QueueWeight, RenewAnswer, RenewStatus, Renewal,
-    Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal,
+    Renewed, RenewedLease, WeightedQueue, Worker, WorkerPage, WorkerSignal, WorkerState,
 };
 pub use event::{Event, EventName, EventParams};
+pub use export::{ExportEnd, ExportFormat, ExportLine, ExportParams, ExportSummary};
 pub use failures::{FailingState, FailureGroup, FailureParams, FailureSample};
 pub use filter::{DeadFilter, JobFilter, JobOrder, ListParams};
 pub use form::{
     CompletedJob, Completion, CompletionOutcome, Created, FormDelivery, FormSchedule, FormView,
     JobOrForm, NewJobOrForm, SchedulerForm,
 };
+pub use hook::{Hook, HookDetails, HookReport, HookTest, PutHook};
 pub use job::{
     Attempt, AttemptStatus, BatchAnswer, BulkAnswer, BulkResult, Content, CreatedJob, FormAttempt,
     HistoryParams, Job, JobPage, JobState, Receipt, WaitParams,
 };
 pub use key::{CheckedNewKey, CreatedKey, Key, NewKey, NewSecret, Rotated, Scope, Secret};
+pub use log::{CheckedLogParams, JobLog, LogLine, LogParams};
+pub use login_link::LoginLink;
 pub use new_job::{HttpRequest, KindOrDelivery, Meta, NewJob};
-pub use page::{Cursor, JobPosition, Page, PageCursor, PageParams, Position};
+pub use page::{
+    AuditPosition, BulkActionPosition, JobPosition, OccurrencePosition, Page, PageCursor,
+    PageParams, Position, QueuePosition, ReplayPosition, SchedulePosition, WorkerPosition,
+};
 pub use policy::{
     AttemptForecast, ExplainParams, ExplainRequest, HerdSecond, NamedPolicy, PolicyExplanation,
     Range,
@@ -76,8 +87,9 @@ pub use read::{
 pub use replay::{Canary, CheckedReplay, NewReplay, Replay, ReplayAnswer, StopRules};
 pub use retry::{Backoff, BackoffType, Jitter, JitterObject, JitterType, Policy, Retry};
 pub use schedule::{
-    Backfill, BackfillAnswer, BackfillRange, CheckedPreview, Firing, NewSchedule, Occurrence,
-    Preview, PreviewParams, PutSchedule, RunAnswer, Schedule, SchedulePatch, ScheduleTimes,
+    Backfill, BackfillAnswer, BackfillRange, BulkScheduleResult, BulkSchedules,
+    BulkSchedulesAnswer, CheckedPreview, Firing, NewSchedule, Occurrence, Preview, PreviewParams,
+    PutSchedule, RunAnswer, Schedule, ScheduleParams, SchedulePatch, ScheduleText, ScheduleTimes,
     ScheduleView, UnreadableSchedule,
 };
 pub use settle::{

@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use windlass_core::{ActionId, Invalid, JobId, Timestamp};
+use windlass_core::{
+    ActionId, FIRST_GROUPS_MAX, Fingerprint, GroupCursor, GroupKey, Invalid, JobId, Timestamp,
+};
 
 use crate::BoundedInt;
 
@@ -71,25 +73,119 @@ impl<C: Position> crate::Body for PageParams<C> {
     }
 }
 
-/// The sort key of a list.
+/// A position in a list. Clients treat its text as opaque.
+///
+/// Each list has a type of its own, so that the cursor of one list is refused by the others.
 pub trait Position: Clone + Send + fmt::Debug + 'static {
-    /// The cursor of the page that starts after this position.
-    fn to_cursor(&self) -> Cursor;
-    /// The position, if the cursor belongs to such a list.
-    fn from_cursor(cursor: Cursor) -> Option<Self>;
+    /// The first letter of the cursors of this list. No two lists have the same.
+    const TAG: char;
+    /// The text of the position, in characters that a URL may contain.
+    fn to_text(&self) -> String;
+    /// Reads what [`Position::to_text`] wrote.
+    fn from_text(text: &str) -> Option<Self>;
 }
 
-impl Position for JobId {
-    fn to_cursor(&self) -> Cursor {
-        Cursor::Job(*self)
+/// Declares the positions of lists that are sorted by one value.
+macro_rules! positions {
+    ($($(#[$about:meta])* $name:ident($key:ty) = $tag:literal;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name(pub $key);
+
+        impl From<$key> for $name {
+            fn from(key: $key) -> Self {
+                $name(key)
+            }
+        }
+
+        impl From<$name> for $key {
+            fn from(position: $name) -> Self {
+                position.0
+            }
+        }
+
+        impl Position for $name {
+            const TAG: char = $tag;
+
+            fn to_text(&self) -> String {
+                self.0.to_hex()
+            }
+
+            fn from_text(text: &str) -> Option<Self> {
+                SortKey::from_hex(text).map($name)
+            }
+        }
+    )*};
+}
+
+positions! {
+    /// A position in the list of queues: behind this name.
+    QueuePosition(String) = 'q';
+    /// A position in the list of schedules: behind this name.
+    SchedulePosition(String) = 's';
+    /// A position in the list of workers: behind this name.
+    WorkerPosition(String) = 'w';
+    /// A position in a list of occurrences: before this time, in microseconds since 1970.
+    OccurrencePosition(u64) = 'o';
+    /// A position in the audit log: before this record.
+    AuditPosition(u64) = 'a';
+    /// A position in the list of replays: before this one.
+    ReplayPosition(ActionId) = 'r';
+    /// A position in the list of bulk actions: before this one.
+    BulkActionPosition(ActionId) = 'b';
+}
+
+/// A value that lists are sorted by, as hexadecimal digits.
+trait SortKey: Sized {
+    fn to_hex(&self) -> String;
+    fn from_hex(text: &str) -> Option<Self>;
+}
+
+impl SortKey for u64 {
+    fn to_hex(&self) -> String {
+        format!("{self:016x}")
     }
 
-    fn from_cursor(cursor: Cursor) -> Option<Self> {
-        match cursor {
-            Cursor::Job(id) => Some(id),
-            _ => None,
-        }
+    fn from_hex(text: &str) -> Option<Self> {
+        u64::from_str_radix(digits(text, 16)?, 16).ok()
     }
+}
+
+impl SortKey for u128 {
+    fn to_hex(&self) -> String {
+        format!("{self:032x}")
+    }
+
+    fn from_hex(text: &str) -> Option<Self> {
+        u128::from_str_radix(digits(text, 32)?, 16).ok()
+    }
+}
+
+impl SortKey for String {
+    fn to_hex(&self) -> String {
+        HEXLOWER.encode(self.as_bytes())
+    }
+
+    fn from_hex(text: &str) -> Option<Self> {
+        let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?;
+        String::from_utf8(bytes).ok()
+    }
+}
+
+impl SortKey for ActionId {
+    fn to_hex(&self) -> String {
+        self.as_u128().to_hex()
+    }
+
+    fn from_hex(text: &str) -> Option<Self> {
+        u128::from_hex(text).map(ActionId::from_u128)
+    }
+}
+
+/// The text, if it consists of `count` hexadecimal digits: a parsed number could also have a sign.
+fn digits(text: &str, count: usize) -> Option<&str> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    Some(text).filter(|text| is_plain && text.len() == count)
 }
 
 /// A position in a list of jobs, which is sorted by creation or by the time of the end.
@@ -102,69 +198,91 @@ pub struct JobPosition {
 }
 
 impl Position for JobPosition {
-    fn to_cursor(&self) -> Cursor {
-        match self.finished_at {
-            Some(finished_at) => Cursor::Finished(finished_at, self.id),
-            None => Cursor::Job(self.id),
-        }
+    const TAG: char = 'j';
+
+    fn to_text(&self) -> String {
+        let micros = |at: Timestamp| at.as_micros().cast_unsigned().to_hex();
+        let time = self.finished_at.map(micros).unwrap_or_default();
+        time + &self.id.as_u128().to_hex()
     }
 
-    fn from_cursor(cursor: Cursor) -> Option<Self> {
-        let (finished_at, id) = match cursor {
-            Cursor::Job(id) => (None, id),
-            Cursor::Finished(finished_at, id) => (Some(finished_at), id),
-            _ => return None,
+    fn from_text(text: &str) -> Option<Self> {
+        let (time, id) = text.split_at_checked(text.len().checked_sub(32)?)?;
+        let finished_at = match time {
+            "" => None,
+            time => Some(Timestamp::from_micros(u64::from_hex(time)?.cast_signed())?),
         };
+        let id = JobId::from_u128(u128::from_hex(id)?);
         Some(JobPosition { finished_at, id })
     }
 }
 
-impl Position for ActionId {
-    fn to_cursor(&self) -> Cursor {
-        Cursor::Name(self.to_string())
+/// The number of bytes of the hash of a failure group.
+const GROUP_HASH_BYTES: usize = 6;
+
+impl Position for GroupCursor {
+    const TAG: char = 'f';
+
+    fn to_text(&self) -> String {
+        let bytes = |hash: &u64| hash.to_be_bytes().into_iter().skip(8 - GROUP_HASH_BYTES);
+        let first: Vec<u8> = self.first.iter().flat_map(bytes).collect();
+        let first = BASE64URL_NOPAD.encode(&first);
+        let Some(after) = &self.after else {
+            return first;
+        };
+        let (queue, kind) = (
+            after.queue.to_string().to_hex(),
+            after.kind.to_string().to_hex(),
+        );
+        let cause = after.fingerprint.bits().to_hex();
+        format!("{first}.{queue}.{kind}.{cause}")
     }
 
-    fn from_cursor(cursor: Cursor) -> Option<Self> {
-        match cursor {
-            Cursor::Name(id) => id.parse().ok(),
-            _ => None,
+    fn from_text(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let first = BASE64URL_NOPAD.decode(parts.next()?.as_bytes()).ok()?;
+        let (hashes, rest) = first.as_chunks::<GROUP_HASH_BYTES>();
+        if !rest.is_empty() || hashes.len() > FIRST_GROUPS_MAX {
+            return None;
         }
+        let number = |bytes: &[u8; GROUP_HASH_BYTES]| {
+            let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
+            bytes.iter().fold(0, add)
+        };
+        let first = hashes.iter().map(number).collect();
+        let after = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (None, ..) => None,
+            (Some(queue), Some(kind), Some(cause), None) => Some(GroupKey {
+                queue: String::from_hex(queue)?.parse().ok()?,
+                kind: String::from_hex(kind)?.parse().ok()?,
+                fingerprint: Fingerprint::from_bits(u64::from_hex(cause)?),
+            }),
+            _ => return None,
+        };
+        Some(GroupCursor { first, after })
     }
 }
 
-impl Position for u64 {
-    fn to_cursor(&self) -> Cursor {
-        Cursor::Number(*self)
-    }
-
-    fn from_cursor(cursor: Cursor) -> Option<Self> {
-        match cursor {
-            Cursor::Number(number) => Some(number),
-            _ => None,
-        }
-    }
-}
-
-impl Position for String {
-    fn to_cursor(&self) -> Cursor {
-        Cursor::Name(self.clone())
-    }
-
-    fn from_cursor(cursor: Cursor) -> Option<Self> {
-        match cursor {
-            Cursor::Name(name) => Some(name),
-            _ => None,
-        }
-    }
-}
-
-/// A cursor of a list that is sorted by `C`.
+/// A cursor of a list with positions `C`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageCursor<C>(pub C);
 
 impl<C: Position> fmt::Display for PageCursor<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0.to_cursor(), f)
+        write!(f, "{}{}", C::TAG, self.0.to_text())
+    }
+}
+
+impl<C: Position> FromStr for PageCursor<C> {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let position = text.strip_prefix(C::TAG).and_then(C::from_text);
+        let wrong_list = || {
+            let rule = "must be a `next_cursor` of this list; start again without a cursor";
+            Invalid::new("", rule)
+        };
+        position.map(PageCursor).ok_or_else(wrong_list)
     }
 }
 
@@ -177,10 +295,7 @@ impl<C: Position> Serialize for PageCursor<C> {
 impl<'de, C: Position> Deserialize<'de> for PageCursor<C> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let cursor = text.parse().ok().and_then(C::from_cursor);
-        cursor
-            .map(PageCursor)
-            .ok_or_else(|| de::Error::custom(wrong_list()))
+        text.parse().map_err(de::Error::custom)
     }
 }
 
@@ -198,132 +313,5 @@ impl<C> JsonSchema for PageCursor<C> {
     }
 }
 
-/// A position in a list. Clients treat its text as opaque.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cursor {
-    /// After this job.
-    Job(JobId),
-    /// After this job, which finished at this time.
-    Finished(Timestamp, JobId),
-    /// After this number or time.
-    Number(u64),
-    /// After this name.
-    Name(String),
-}
-
-impl Cursor {
-    /// Reads a cursor of a list that is sorted by a number.
-    pub fn number(text: &str) -> Result<u64, Invalid> {
-        match text.parse()? {
-            Cursor::Number(number) => Ok(number),
-            _ => Err(wrong_list()),
-        }
-    }
-}
-
-fn wrong_list() -> Invalid {
-    Invalid::new("", "must be a `next_cursor` of this list")
-}
-
-impl fmt::Display for Cursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cursor::Job(id) => write!(f, "j{:032x}", id.as_u128()),
-            Cursor::Finished(at, id) => {
-                write!(f, "f{:016x}{:032x}", at.as_micros(), id.as_u128())
-            }
-            Cursor::Number(number) => write!(f, "p{number:016x}"),
-            Cursor::Name(name) => write!(f, "n{}", HEXLOWER.encode(name.as_bytes())),
-        }
-    }
-}
-
-impl FromStr for Cursor {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let read = |kind: char| {
-            let digits = text.strip_prefix(kind)?;
-            let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-            plain.then_some(digits)
-        };
-        let job = || u128::from_str_radix(read('j').filter(|digits| digits.len() == 32)?, 16).ok();
-        let number =
-            || u64::from_str_radix(read('p').filter(|digits| digits.len() == 16)?, 16).ok();
-        let finished = || {
-            let digits = read('f').filter(|digits| digits.len() == 48)?;
-            let (micros, id) = digits.split_at(16);
-            let micros = u64::from_str_radix(micros, 16).ok()?.cast_signed();
-            let id = u128::from_str_radix(id, 16).ok()?;
-            let finished_at = Timestamp::from_micros(micros)?;
-            Some(Cursor::Finished(finished_at, JobId::from_u128(id)))
-        };
-        let name = || {
-            let bytes = HEXLOWER_PERMISSIVE.decode(read('n')?.as_bytes()).ok()?;
-            String::from_utf8(bytes).ok()
-        };
-        let job = job().map(|bits| Cursor::Job(JobId::from_u128(bits)));
-        let cursor = job.or_else(|| number().map(Cursor::Number));
-        let cursor = cursor.or_else(finished);
-        let cursor = cursor.or_else(|| name().map(Cursor::Name));
-        cursor.ok_or_else(wrong_list)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_cursor_comes_back_and_nothing_else_does() {
-        for cursor in [
-            Cursor::Job(JobId::from_u128(u128::MAX)),
-            Cursor::Job(JobId::from_u128(7)),
-            Cursor::Finished(Timestamp::UNIX_EPOCH, JobId::from_u128(7)),
-            Cursor::Finished(Timestamp::MAX, JobId::from_u128(u128::MAX)),
-            Cursor::Finished(Timestamp::MIN, JobId::from_u128(0)),
-            Cursor::Number(0),
-            Cursor::Number(u64::MAX),
-            Cursor::Name(String::new()),
-            Cursor::Name("a/b:é".to_owned()),
-        ] {
-            assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        }
-        for text in [
-            "",
-            "j",
-            "p",
-            "j1",
-            "n1",
-            "nff",
-            "x00",
-            "p+00000000000001",
-            "j' or 1=1 --                       ",
-            "é",
-        ] {
-            assert!(text.parse::<Cursor>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_cursor_wrong_list_is_refused() {
-        let (job, number) = (Cursor::Job(JobId::from_u128(7)), Cursor::Number(3));
-        assert_eq!(Cursor::number(&number.to_string()), Ok(3));
-        assert!(Cursor::number(&job.to_string()).is_err());
-        assert_eq!(JobId::from_cursor(job), Some(JobId::from_u128(7)));
-        assert_eq!(String::from_cursor(number.clone()), None);
-        assert_eq!(JobPosition::from_cursor(number), None);
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_panics_and_what_is_read_is_what_was_written(text in "[jpnf]?[0-9a-fA-FxX+é-]{0,40}", bits: u128) {
-            if let Ok(cursor) = text.parse::<Cursor>() {
-                prop_assert_eq!(cursor.to_string(), text.to_lowercase());
-            }
-            let cursor = Cursor::Job(JobId::from_u128(bits));
-            prop_assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        }
-    }
-}
+mod tests;

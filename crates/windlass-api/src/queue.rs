@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use windlass_core::fairness::{self, ClaimSettings, Rate, Ratio, WEIGHT_MAX};
 use windlass_core::{QueueName, Timestamp};
 
-use crate::read::request;
+use crate::read::{only_object, request};
 use crate::value::{Count, either_duration};
 use crate::{Body, BoundedInt, Checks, DurationText, Millis, Retry, Text, plain_body};
 
@@ -42,7 +42,7 @@ pub struct QueueSettings {
 
 /// How many jobs of a queue may start in a period.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 #[schemars(inline)]
 pub struct QueueRate {
     /// Most jobs that start in any window of length `period`.
@@ -54,6 +54,8 @@ pub struct QueueRate {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<Millis>,
 }
+
+only_object!(QueueRate);
 
 /// A share from 0 to 1, or `off`.
 #[derive(Debug, Clone, Copy, PartialEq)]

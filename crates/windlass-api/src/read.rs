@@ -105,7 +105,7 @@ macro_rules! request {
         }
     ) => {
         #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-        #[serde(deny_unknown_fields)]
+        #[serde(deny_unknown_fields, remote = "Self")]
         $(#[$about])*
         pub struct $name {
             $(
@@ -114,10 +114,47 @@ macro_rules! request {
                 pub $field: Option<$type>,
             )*
         }
+
+        $crate::read::only_object!($name);
     };
 }
 
 pub(crate) use request;
+
+/// Implements serde for structs that are read only from an object. What serde derives also reads a
+/// struct from a list of its fields, in their order. The struct needs `#[serde(remote = "Self")]`,
+/// with which serde derives functions instead of traits.
+macro_rules! only_object {
+    ($($type:ident),+ $(,)?) => {$(
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                $type::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Object;
+
+                impl<'de> serde::de::Visitor<'de> for Object {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("a map")
+                    }
+
+                    fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<$type, A::Error> {
+                        $type::deserialize(serde::de::value::MapAccessDeserializer::new(map))
+                    }
+                }
+
+                deserializer.deserialize_map(Object)
+            }
+        }
+    )+};
+}
+
+pub(crate) use only_object;
 
 /// Implements [`Body`] for a type without rules that concern several fields.
 #[macro_export]

@@ -11,11 +11,12 @@ use windlass_core::{
 };
 
 use crate::action::{Reason, action_filter, payload_patch};
+use crate::change::revival_changes;
 use crate::read::request;
 use crate::value::either_duration;
 use crate::{
     ActionPreview, Body, BoundedInt, Checks, Count, DurationText, FailureCount, ItemFailure,
-    JobFilter, Json, Millis,
+    JobFilter, Json, Millis, Retry,
 };
 
 request! {
@@ -41,6 +42,15 @@ request! {
         pub payload_patch: Json,
         /// Also revive at-most-once jobs that were lost and may have run. Default: `false`.
         pub force: bool,
+        /// New limit of attempts of each job that may fail in all. With `failures: keep`, those
+        /// that failed before count. Default: each job keeps its limit.
+        pub max_attempts: BoundedInt<1, 1000>,
+        /// New retry policy of each job. Default: each job keeps its policy.
+        pub retry: Retry,
+        /// Queue to move each job to. Default: each job stays in its queue.
+        pub queue: QueueName,
+        /// New priority of each job, from -32768 to 32767. Default: each job keeps its priority.
+        pub priority: i16,
         /// Why, for the audit log and other operators: 1 to 500 characters.
         #[schemars(required)]
         pub reason: Reason,
@@ -99,6 +109,13 @@ impl Body for NewReplay {
             payload_patch: payload_patch(checks, "payload_patch", self.payload_patch),
             run_at: None,
             force: self.force.unwrap_or_default(),
+            changes: revival_changes(
+                checks,
+                self.max_attempts,
+                self.retry,
+                self.queue,
+                self.priority,
+            ),
         };
         let change = BulkChange::Revive(revival.clone());
         let filter = action_filter(checks, self.filter, &change);
@@ -208,6 +225,18 @@ pub struct Replay {
     pub payload_patch: Option<Json>,
     /// Whether it also revives at-most-once jobs that were lost and may have run.
     pub force: bool,
+    /// New limit of attempts of each job, if it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<BoundedInt<1, 1000>>,
+    /// New retry policy of each job, if it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// Queue that each job moves to, if it moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueName>,
+    /// New priority of each job, if it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i16>,
     /// Why, in the words of the operator.
     pub reason: String,
     /// When it was created. Jobs that are newer, or whose state changed later, are left alone.
@@ -255,7 +284,8 @@ mod tests {
         let replay = read(
             r#"{"filter":{"queue":"q"},"canary":{"jobs":3,"timeout":"2m"},"rate":7,"max_pending":9,
                 "stop":{"failed_share":0.5,"min_sample":11,"same_fingerprint":2},"failures":"keep",
-                "payload_patch":{"a":1},"force":true,"reason":"why","dry_run":true}"#,
+                "payload_patch":{"a":1},"force":true,"max_attempts":4,"retry":"patient",
+                "queue":"slow","priority":2,"reason":"why","dry_run":true}"#,
         );
         let replay = replay.unwrap();
         let rules = ReplayRules {
@@ -270,6 +300,13 @@ mod tests {
         assert_eq!(replay.rules, rules);
         assert!(replay.revival.keep_failures && replay.revival.force && replay.dry_run);
         assert!(replay.revival.payload_patch.is_some());
+        let changes = &replay.revival.changes;
+        assert_eq!(
+            (changes.max_attempts.unwrap().get(), changes.priority),
+            (4, Some(2))
+        );
+        assert_eq!(changes.queue.as_ref().unwrap().as_str(), "slow");
+        assert!(changes.retry.is_some());
         assert_eq!(replay.reason, "why");
         assert_eq!(replay.filter.queue.unwrap().as_str(), "q");
         let state = replay.filter.state.unwrap();

@@ -1,8 +1,12 @@
 //! Schedules as a client writes them.
 
+mod bulk;
 mod occurrence;
 mod view;
 
+pub use bulk::{
+    BulkScheduleResult, BulkSchedules, BulkSchedulesAnswer, ScheduleParams, ScheduleText,
+};
 pub use occurrence::{
     Backfill, BackfillAnswer, BackfillRange, CheckedPreview, Firing, Occurrence, Preview,
     PreviewParams, RunAnswer,
@@ -145,11 +149,12 @@ impl Body for NewSchedule {
     fn check(self, checks: &mut Checks) -> Option<Self::Checked> {
         let (name, job, mut fields) = self.into_parts();
         let name = checks.required("name", name);
-        if name.as_ref().is_some_and(|name| name.as_str() == "preview") {
-            checks.refuse(
-                "name",
-                "must not be `preview`, because `/api/v1/schedules/preview` is another route",
+        let name_text = name.as_ref().map_or("", ScheduleName::as_str);
+        if ["bulk", "preview"].contains(&name_text) {
+            let rule = format!(
+                "must not be `{name_text}`, because `/api/v1/schedules/{name_text}` is another route"
             );
+            checks.refuse("name", rule);
         }
         let job = check_job(checks, job);
         if fields.has_no_rule() {

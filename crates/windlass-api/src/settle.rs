@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    AttemptError, DeadReason, Failure, FailureClass, JobId, LOG_LINE_CHARS_MAX, Timestamp,
-    WorkerName, WorkerReport,
+    AttemptError, DeadReason, Failure, FailureClass, JobId, Timestamp, WorkerName, WorkerReport,
 };
 
 use crate::claim::{AttemptNumber, LeaseRef, LostReason};
@@ -56,8 +55,8 @@ request! {
         pub delay_ms: Millis,
         /// Whether the handler had started. Only with `released`. Default: `true`.
         pub started: bool,
-        /// Log lines to keep with the attempt: at most 100. Each is cut to 1000 characters.
-        pub log: List<Text<0, { usize::MAX }>, 0, 100>,
+        /// Last lines of the attempt's log: at most 1000. Each is cut to 1000 characters.
+        pub log: List<Text<0, { usize::MAX }>, 0, 1000>,
     }
 }
 
@@ -187,15 +186,11 @@ impl AttemptOutcome {
             },
             OutcomeWord::Cancelled => WorkerReport::Cancelled,
         };
-        let cut = |line: Text<0, { usize::MAX }>| {
-            let line = line.into_string();
-            line.chars().take(LOG_LINE_CHARS_MAX).collect()
-        };
         let log = self.log.map(|log| log.0).unwrap_or_default();
         Some(ReportedOutcome {
             lease: lease?,
             reported,
-            log: log.into_iter().map(cut).collect(),
+            log: log.into_iter().map(Text::into_string).collect(),
         })
     }
 }
@@ -341,7 +336,7 @@ mod tests {
             (json!({"outcome": "succeeded", "error": "x"}), "error"),
             (json!({"outcome": "succeeded", "log": [5]}), "log[0]"),
             (
-                json!({"outcome": "succeeded", "log": vec!["x"; 101]}),
+                json!({"outcome": "succeeded", "log": vec!["x"; 1001]}),
                 "log",
             ),
         ] {

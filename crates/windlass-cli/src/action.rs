@@ -1,20 +1,23 @@
 //! What bulk actions and replays have in common: start one, follow it, and say how it ended.
 
-mod body;
 mod follow;
 mod preview;
 
 use clap::Args;
-use windlass_api::ActionPreview;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use windlass_api::{ActionPreview, Body, BulkActionName, JobFilter};
 use windlass_client::{Client, Error};
 use windlass_core::{ActionCommand, ActionId, ActionState, QueueName, WaitingFor};
 
 use crate::backend::{Api, ApiArgs};
+use crate::body::body_of;
 use crate::change::ChangeArgs;
+use crate::filter::flag_of;
 use crate::list::ListArgs;
 use crate::output::{Cell, Format, FormatArgs, Listed, Output, Tone};
 
-pub(crate) use body::{action_body, json_flag};
+pub(crate) use preview::jobs;
 
 /// A bulk action or a replay, as the REST API returns it.
 pub(crate) trait Action: Listed {
@@ -88,6 +91,35 @@ impl Wait {
     pub(crate) fn of(flag: bool) -> Self {
         if flag { Wait::ForEnd } else { Wait::No }
     }
+}
+
+/// Returns what an action does and what it has done, as words before `12 jobs`.
+pub(crate) fn words(action: BulkActionName) -> (&'static str, &'static str) {
+    match action {
+        BulkActionName::Revive => ("revive", "revived"),
+        BulkActionName::RunNow => ("make due", "made due"),
+        BulkActionName::Cancel => ("cancel", "cancelled"),
+        BulkActionName::Delete => ("delete", "deleted"),
+        BulkActionName::Resolve => ("resolve", "resolved"),
+        BulkActionName::Move => ("move", "moved"),
+        BulkActionName::Reprioritise => ("reprioritise", "reprioritised"),
+        BulkActionName::Patch => ("patch", "patched"),
+    }
+}
+
+/// Returns the body that creates an action. `flag` names the flag of a field outside the filter.
+pub(crate) fn action_body<B: Body + DeserializeOwned>(
+    mut fields: Value,
+    filter: &JobFilter,
+    flag: fn(&str) -> String,
+) -> anyhow::Result<B> {
+    if let Some(fields) = fields.as_object_mut() {
+        fields.insert("filter".to_owned(), json!(filter));
+    }
+    body_of(fields, |field| {
+        let in_filter = field.strip_prefix("filter.");
+        in_filter.map_or_else(|| flag(field), flag_of)
+    })
 }
 
 /// Starts an action, or prints what it would do. `verb` is what it does, such as `revive`.

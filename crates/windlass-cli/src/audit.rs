@@ -1,16 +1,21 @@
 //! `windlass audit`: list and verify the audit log.
 
+use std::str::FromStr as _;
+
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
-use windlass_api::{AuditParams, AuditRecord, Cursor, PageCursor, VerifiedAudit};
+use serde_json::{Value, json};
+use windlass_api::{AuditParams, AuditPosition, AuditRecord, Page, PageCursor, VerifiedAudit};
 use windlass_core::Timestamp;
 use windlass_engine::AuditFilter;
 
-use crate::backend::{Backend, BackendArgs};
-use crate::output::Output;
+use crate::backend::{Backend, BackendArgs, block_on};
+use crate::output::{Cell, Column, FormatArgs, Listed, Output, relative, word};
+
+/// The most characters of the details of a record in a table.
+const DETAIL_CHARS_MAX: usize = 80;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
@@ -46,13 +51,16 @@ pub(crate) struct ListAudit {
     #[arg(long, value_name = "INSTANT")]
     before: Option<Timestamp>,
 
-    /// Continue an earlier list: the cursor in its last line.
-    #[arg(long, value_name = "CURSOR", value_parser = Cursor::number)]
-    cursor: Option<u64>,
+    /// Continue an earlier list: the cursor that it printed.
+    #[arg(long, value_name = "CURSOR", value_parser = PageCursor::<AuditPosition>::from_str)]
+    cursor: Option<PageCursor<AuditPosition>>,
 
     /// The largest number of records to list, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
+
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 #[derive(Debug, Args)]
@@ -66,18 +74,12 @@ pub(crate) struct VerifyAudit {
 }
 
 pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             AuditCommand::List(list) => {
-                let (records, next) = records(list).await?;
-                let mut text: String = records.iter().map(line).collect();
-                if let Some(next) = &next {
-                    text.push_str(&format!("more records: --cursor {next}\n"));
-                }
-                output.print(&json!({"data": records, "next_cursor": next}), text)
+                let format = output.format(&list.format)?;
+                let (data, next_cursor) = records(list).await?;
+                output.print_list(format, &Page { data, next_cursor })
             }
             AuditCommand::Verify(verify) => {
                 let verified = verify_log(verify).await?;
@@ -99,31 +101,30 @@ pub(crate) fn run(command: &AuditCommand, output: &Output) -> anyhow::Result<()>
 async fn records(list: &ListAudit) -> anyhow::Result<(Vec<AuditRecord>, Option<String>)> {
     let limit = usize::try_from(list.limit)?;
     let backend = list.backend.open().await?;
-    let (mut records, mut cursor) = (Vec::new(), list.cursor);
+    let (mut records, mut cursor) = (Vec::new(), list.cursor.clone());
     loop {
         let remaining = limit - records.len();
         cursor = match &backend {
             Backend::Server(server) => {
                 let mut pager = server.audit(&list.params()).limit(remaining);
-                if let Some(cursor) = cursor {
-                    pager = pager.after(PageCursor(cursor).to_string());
+                if let Some(cursor) = &cursor {
+                    pager = pager.after(cursor.to_string());
                 }
                 let page = pager.next_page().await?.context("a list has a page")?;
                 records.extend(page.data);
-                let next = page.next_cursor.as_deref().map(Cursor::number);
+                let next = page.next_cursor.as_deref().map(PageCursor::from_str);
                 next.transpose()?
             }
             Backend::Store(store) => {
-                let page = store
-                    .audit()
-                    .list(&list.filter(), cursor, remaining)
-                    .await?;
+                let after = cursor.map(|PageCursor(AuditPosition(after))| after);
+                let page = store.audit();
+                let page = page.list(&list.filter(), after, remaining).await?;
                 records.extend(to_api::<Vec<AuditRecord>>(&page.records)?);
-                page.next
+                page.next.map(|next| PageCursor(AuditPosition(next)))
             }
         };
         if records.len() >= limit || cursor.is_none() {
-            return Ok((records, cursor.map(|cursor| PageCursor(cursor).to_string())));
+            return Ok((records, cursor.map(|cursor| cursor.to_string())));
         }
     }
 }
@@ -164,15 +165,27 @@ fn to_api<T: DeserializeOwned>(value: &impl Serialize) -> anyhow::Result<T> {
     Ok(serde_json::from_value(json!(value))?)
 }
 
-fn line(record: &AuditRecord) -> String {
-    let AuditRecord {
-        number,
-        at,
-        name,
-        action,
-        target,
-        detail,
-        ..
-    } = record;
-    format!("{number:>6} {at} {name}: {action} {target} {detail}\n")
+impl Listed for AuditRecord {
+    const NOUN: &'static str = "records";
+
+    fn columns() -> Vec<Column<AuditRecord>> {
+        vec![
+            Column::new("number", |record, _| Cell::new(record.number)),
+            Column::new("when", |record, now| Cell::new(relative(record.at, now))),
+            Column::wide("at", |record, _| Cell::new(record.at)),
+            Column::new("by", |record, _| Cell::new(&record.name)),
+            Column::wide("key", |record, _| Cell::new(&record.key)),
+            Column::new("action", |record, _| Cell::new(&record.action)),
+            Column::new("target", |record, _| Cell::new(&record.target)),
+            Column::new("detail", |record, _| match &record.detail {
+                Value::Object(detail) if detail.is_empty() => Cell::optional(None::<&str>),
+                detail => Cell::short(&word(detail), DETAIL_CHARS_MAX),
+            }),
+            Column::wide("hash", |record, _| Cell::new(&record.hash)),
+        ]
+    }
+
+    fn id(&self) -> String {
+        self.number.to_string()
+    }
 }

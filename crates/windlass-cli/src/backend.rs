@@ -1,7 +1,8 @@
 //! What a command works on: a running server, or a store that the command opens itself.
 //!
 //! `keys`, `secrets` and `audit` have code for both. The commands about jobs and queues only send
-//! requests: for an opened store, to a REST API inside this process.
+//! requests: for an opened store, to a REST API inside this process. If a running program owns an
+//! embedded store, all commands send their requests to that program (`owner.rs`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,10 +15,10 @@ use windlass_engine::Audit;
 use windlass_server::access::Caller;
 use windlass_server::standalone::Loopback;
 use windlass_server::standalone::config::Config;
-use windlass_store::StoreError;
 
-use crate::config::{ConfigArgs, store_in_use};
-use crate::server_url::{ServerUrlArgs, client_of, url_variable};
+use crate::config::ConfigArgs;
+use crate::owner::client_of_owner;
+use crate::server_url::{ServerUrlArgs, TrustArgs, url_variable};
 
 /// The flags that select a running server or a store.
 #[derive(Debug, Args)]
@@ -47,8 +48,7 @@ impl BackendArgs {
         if let Some(server) = self.server_url.client()? {
             return Ok(Backend::Server(server));
         }
-        let (config, client) = self.config.open_existing().await?;
-        Ok(Backend::Store(Box::new(OpenedStore { config, client })))
+        self.or_owner(self.config.open_existing().await).await
     }
 
     /// Opens the backend, and creates the store if it does not exist.
@@ -56,8 +56,18 @@ impl BackendArgs {
         if let Some(server) = self.server_url.client()? {
             return Ok(Backend::Server(server));
         }
-        let (config, client) = self.config.open_or_create().await?;
-        Ok(Backend::Store(Box::new(OpenedStore { config, client })))
+        self.or_owner(self.config.open_or_create().await).await
+    }
+
+    /// Returns the opened store, or the running process that owns it.
+    async fn or_owner(&self, opened: anyhow::Result<(Config, Client)>) -> anyhow::Result<Backend> {
+        match opened {
+            Ok((config, client)) => Ok(Backend::Store(Box::new(OpenedStore { config, client }))),
+            Err(error) => {
+                let config = self.config.load()?;
+                Ok(Backend::Server(client_of_owner(&config, error).await?))
+            }
+        }
     }
 }
 
@@ -88,12 +98,16 @@ pub(crate) struct ApiArgs {
     )]
     url: Option<String>,
 
-    /// Open this store instead: `sqlite:path` or `postgres://user@host/database`. An embedded store
-    /// must not be in use by a server.
+    #[command(flatten)]
+    trust: TrustArgs,
+
+    /// Open this store instead: `sqlite:path` or `postgres://user@host/database`. If a running
+    /// program owns the file, requests go to that program.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
-    /// Open the embedded store in this directory instead.
+    /// Open the embedded store in this directory instead, or send requests to the server that owns
+    /// it.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
@@ -117,7 +131,7 @@ struct Served {
 
 /// Who carries on the bulk actions and replays that a command starts.
 pub(crate) enum Runner<'a> {
-    /// The server that the command sends requests to.
+    /// The server or program that the command sends requests to.
     Server,
     /// This process: no other process can have the store open.
     ThisProcess(&'a Client),
@@ -126,7 +140,7 @@ pub(crate) enum Runner<'a> {
 }
 
 impl ApiArgs {
-    /// Connects to the server, or opens the store if `--store` or `--data` is given.
+    /// Connects to the server. With `--store` or `--data`, opens the store, or connects to its owner.
     pub(crate) async fn connect(&self) -> anyhow::Result<Api> {
         let config = ConfigArgs {
             config: self.config.clone(),
@@ -144,20 +158,22 @@ impl ApiArgs {
             Some(url) => url,
             None => url_of(&config.load()?),
         };
-        let (client, served) = (client_of(&url)?, None);
+        let (client, served) = (self.trust.client_of(&url)?, None);
         Ok(Api { client, served })
     }
 }
 
-/// Opens a store and serves its REST API inside this process.
+/// Opens a store and serves its REST API inside this process, or connects to the running process
+/// that owns it.
 async fn open(config: &ConfigArgs) -> anyhow::Result<Api> {
-    let opened = config.open_existing().await;
-    let (config, store) = opened.map_err(|error| match store_in_use(&error) {
-        Some(StoreError::InUse { path, owner }) => anyhow::anyhow!(
-            "the store at {path} is in use by process {owner}; if that is a server, use `--url http://…` instead of `--store` or `--data`, else stop that process"
-        ),
-        _ => error,
-    })?;
+    let (config, store) = match config.open_existing().await {
+        Ok(opened) => opened,
+        Err(error) => {
+            let client = client_of_owner(&config.load()?, error).await?;
+            let served = None;
+            return Ok(Api { client, served });
+        }
+    };
     let is_embedded = config.keeps_one_server();
     let loopback = Loopback::start(&config, store.clone()).await?;
     let client = windlass_client::Client::builder(loopback.url()).key(loopback.key());
@@ -206,6 +222,19 @@ fn url_of(config: &Config) -> String {
         "http"
     };
     format!("{scheme}://{}", SocketAddr::new(ip, config.bind.port()))
+}
+
+/// Runs a command that only sends requests, and closes the store if it was opened for that.
+pub(crate) fn run_on_api<T>(
+    args: &ApiArgs,
+    command: impl AsyncFnOnce(&Api) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    block_on(async {
+        let api = args.connect().await?;
+        let done = command(&api).await;
+        api.close().await;
+        done
+    })
 }
 
 /// Runs a command that waits for requests or for a store.

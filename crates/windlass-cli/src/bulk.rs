@@ -4,12 +4,13 @@ mod start;
 pub(crate) mod view;
 
 use clap::Subcommand;
-use windlass_api::{ActionPreview, BulkAction, NewBulkAction};
+use windlass_api::{ActionPreview, BulkAction, BulkActionName, NewBulkAction};
 use windlass_client::{Client, Error};
 use windlass_core::{ActionCommand, ActionId, ActionState};
 
-use crate::action::{self, Action, GoOn, ListActions, OneAction};
-use crate::backend::{Api, ApiArgs, block_on};
+use crate::action::{self, Action, GoOn, ListActions, OneAction, Wait, words};
+use crate::backend::{Api, ApiArgs, run_on_api};
+use crate::change::ChangeArgs;
 use crate::output::{Format, Output};
 
 use start::StartBulk;
@@ -42,11 +43,8 @@ impl BulkCommand {
 }
 
 pub(crate) fn run(command: &BulkCommand, output: &Output) -> anyhow::Result<()> {
-    block_on(async {
-        let api = command.api().connect().await?;
-        let done = run_on(command, &api, output).await;
-        api.close().await;
-        done
+    run_on_api(command.api(), async |api| {
+        run_on(command, api, output).await
     })
 }
 
@@ -70,6 +68,30 @@ async fn run_on(command: &BulkCommand, api: &Api, output: &Output) -> anyhow::Re
             action::command::<BulkAction>(one, ActionCommand::Abort, client, output).await
         }
     }
+}
+
+/// Changes all jobs that match a filter with a bulk action, and waits for its end.
+pub(crate) async fn change_all(
+    api: &Api,
+    new: &NewBulkAction,
+    change: &ChangeArgs,
+    output: &Output,
+    format: Format,
+) -> anyhow::Result<()> {
+    let (verb, done) = words(new.action.unwrap_or(BulkActionName::Revive));
+    let printer = (output, format);
+    let ended = action::start::<BulkAction>(api, new, verb, change, Wait::ForEnd, printer).await?;
+    let Some(bulk) = ended else { return Ok(()) };
+    action::print_end(&bulk, output, format, || {
+        let mut text = format!("{done} {} jobs\n", bulk.done);
+        if bulk.skipped > 0 {
+            text.push_str(&format!(
+                "left {} jobs alone; `windlass bulk show {}` says why\n",
+                bulk.skipped, bulk.id
+            ));
+        }
+        text
+    })
 }
 
 impl Action for BulkAction {

@@ -1,9 +1,12 @@
 //! The command line: commands, global flags and completions.
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use serde_json::json;
 
 use crate::audit::AuditCommand;
 use crate::backup::{BackupCommand, RestoreCommand};
@@ -12,17 +15,25 @@ use crate::bench::BenchCommand;
 use crate::bulk::BulkCommand;
 use crate::config::ConfigCommand;
 use crate::doctor::DoctorCommand;
+use crate::enqueue::EnqueueCommand;
 use crate::failures::FailuresCommand;
+use crate::hooks::HooksCommand;
 use crate::jobs::JobsCommand;
 use crate::keys::KeysCommand;
 use crate::migrate::MigrateCommand;
+use crate::open::OpenCommand;
+use crate::output::Output;
 use crate::policy::PolicyCommand;
 use crate::queues::QueuesCommand;
 use crate::replay::ReplayCommand;
-use crate::schedule::ScheduleCommand;
+use crate::schedules::SchedulesCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
 use crate::stats::StatsCommand;
+use crate::tail::TailCommand;
+use crate::top::TopCommand;
+use crate::worker::WorkerCommand;
+use crate::workers::{ListWorkers, WorkersCommand};
 
 /// A durable job queue and scheduler with predictable retries.
 #[derive(Debug, Parser)]
@@ -53,13 +64,20 @@ pub(crate) enum Command {
     /// Check the machine, the configuration, the store and the secrets, or a running server.
     Doctor(DoctorCommand),
 
-    /// List, explain, export, revive and cancel jobs.
+    /// Create a job, or many jobs from a file.
+    Enqueue(Box<EnqueueCommand>),
+
+    /// List, explain, export and change jobs.
     #[command(subcommand)]
     Jobs(JobsCommand),
 
-    /// List, pause, resume and limit queues.
+    /// List, pause, resume, limit and purge queues.
     #[command(subcommand)]
     Queues(QueuesCommand),
+
+    /// List, create, change and preview schedules.
+    #[command(subcommand, alias = "schedule")]
+    Schedules(Box<SchedulesCommand>),
 
     /// List the causes of failures.
     #[command(subcommand)]
@@ -73,8 +91,32 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Bulk(BulkCommand),
 
+    /// List workers, and ask them to pause or stop.
+    #[command(subcommand)]
+    Workers(WorkersCommand),
+
+    /// List the servers of the store and their configuration differences.
+    Nodes(ListWorkers),
+
     /// Show what happened in the queues: counts, waiting and run times.
     Stats(StatsCommand),
+
+    /// Print events as they happen.
+    Tail(TailCommand),
+
+    /// Show queues, failures, workers and replays, live in the terminal.
+    Top(TopCommand),
+
+    /// Run a worker with a simple handler, to try things.
+    #[command(subcommand)]
+    Worker(WorkerCommand),
+
+    /// Report events to URLs: dead jobs, new causes, stopped replays, stalled queues.
+    #[command(subcommand)]
+    Hooks(HooksCommand),
+
+    /// Print a single-use link to log in to the dashboard of a running server.
+    Open(OpenCommand),
 
     /// Create, list and revoke API keys.
     #[command(subcommand)]
@@ -91,10 +133,6 @@ pub(crate) enum Command {
     /// List and explain retry policies.
     #[command(subcommand)]
     Policy(PolicyCommand),
-
-    /// Show when a schedule fires.
-    #[command(subcommand)]
-    Schedule(ScheduleCommand),
 
     /// Measure throughput and latency, compared with a baseline from the same run.
     #[cfg(feature = "bench")]
@@ -117,6 +155,12 @@ pub(crate) enum Command {
         shell: Shell,
     },
 
+    /// Write man pages: one for `windlass` and one for each command.
+    Man {
+        /// The directory to write to, such as `/usr/local/share/man/man1`. It must exist.
+        dir: PathBuf,
+    },
+
     /// Print a generated page of the documentation.
     #[command(hide = true)]
     Reference {
@@ -134,12 +178,21 @@ pub(crate) enum Page {
     Configuration,
     /// `docs/metrics.md`
     Metrics,
+    /// `docs/cli.md`
+    Cli,
 }
 
 pub(crate) fn print_completions(shell: Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "windlass", &mut script);
     Ok(std::io::stdout().write_all(&script)?)
+}
+
+pub(crate) fn write_man_pages(dir: &Path, output: &Output) -> anyhow::Result<()> {
+    clap_mangen::generate_to(Cli::command(), dir)
+        .with_context(|| format!("cannot write man pages to {}", dir.display()))?;
+    let text = format!("wrote man pages to {}\n", dir.display());
+    output.print(&json!({"dir": dir}), text)
 }
 
 #[cfg(test)]

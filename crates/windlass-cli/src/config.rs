@@ -1,6 +1,6 @@
 //! The flags that select a configuration and a store, and the command `windlass config`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -152,9 +152,15 @@ impl ServerArgs {
 
 /// Returns whether the configured store exists. A store in memory always does.
 pub(crate) async fn store_exists(config: &Config) -> anyhow::Result<bool> {
+    if let Some(path) = store_path(config) {
+        let exists = path.try_exists();
+        return exists.with_context(|| {
+            let shown = config.store_shown();
+            format!("cannot look for the store {shown}; run the command as the user that owns it")
+        });
+    }
     let url = config.store_url();
     match url.split_once(':') {
-        Some(("sqlite", path)) => Ok(Path::new(path.strip_prefix("//").unwrap_or(path)).exists()),
         Some(("postgres" | "postgresql", _)) => {
             let version = PostgresStore::schema_version(&Options::parse(&url)?).await;
             let version = version
@@ -163,6 +169,13 @@ pub(crate) async fn store_exists(config: &Config) -> anyhow::Result<bool> {
         }
         _ => Ok(true),
     }
+}
+
+/// Returns the path of the configured store, if it is a SQLite file.
+pub(crate) fn store_path(config: &Config) -> Option<PathBuf> {
+    let url = config.store_url();
+    let path = url.strip_prefix("sqlite:")?;
+    Some(path.strip_prefix("//").unwrap_or(path).into())
 }
 
 /// Opens the configured store, and creates it if it does not exist.

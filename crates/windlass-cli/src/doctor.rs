@@ -1,14 +1,16 @@
 //! `windlass doctor`: runs the checks that a server runs before it starts, or asks a running server.
 
+mod server;
+
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use windlass::Client;
-use windlass_client::Method;
 use windlass_server::standalone::checks::{Check, Machine, Verdict, certificate};
 use windlass_server::standalone::config::Config;
 use windlass_server::standalone::nodes;
 use windlass_store::Node;
 
+use crate::backend::block_on;
 use crate::clock;
 use crate::config::{ServerArgs, open_store, store_exists, store_in_use};
 use crate::output::Output;
@@ -17,7 +19,8 @@ use crate::server_url::ServerUrlArgs;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Prints one line for each check: `ok`, `warning` or `failure`. Exits with code 1 if a check failed.
-Creates nothing. With --url, asks a running server and ignores the configuration flags."
+Creates nothing. With --url, asks a running server and ignores the configuration flags: is it ready, which
+version and scopes does it see, do the clocks and the configurations of its nodes agree."
 )]
 pub(crate) struct DoctorCommand {
     #[command(flatten)]
@@ -28,12 +31,9 @@ pub(crate) struct DoctorCommand {
 }
 
 pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let checks = runtime.block_on(async {
+    let checks = block_on(async {
         match command.server_url.client()? {
-            Some(server) => ask_server(&server).await,
+            Some(server) => server::check(&server).await,
             None => check_here(command).await,
         }
     })?;
@@ -48,35 +48,6 @@ pub(crate) fn run(command: &DoctorCommand, output: &Output) -> anyhow::Result<()
     output.print(&rows.collect::<Vec<_>>(), text)?;
     anyhow::ensure!(failed == 0, "{failed} of {} checks failed", checks.len());
     Ok(())
-}
-
-/// Asks a running server whether it is ready and accepts the key.
-async fn ask_server(server: &windlass_client::Client) -> anyhow::Result<Vec<Check>> {
-    let ready = server.ready().await?;
-    let problems = ready.problems.into_iter();
-    let mut checks: Vec<Check> = problems
-        .map(|problem| Check::new("server", Verdict::Failure, problem))
-        .collect();
-    if checks.is_empty() {
-        checks.push(Check::new("server", Verdict::Ok, "the server is ready"));
-    }
-    let workers: Value = match server
-        .call(Method::Get, "/api/v1/workers", None::<&Value>)
-        .await
-    {
-        Ok(workers) => workers,
-        Err(windlass_client::Error::Refused(problem)) => {
-            let found = format!("{} {}: {}", problem.status, problem.title, problem.detail);
-            checks.push(Check::new("key", Verdict::Failure, found));
-            return Ok(checks);
-        }
-        Err(error) => return Err(error.into()),
-    };
-    checks.push(Check::new("key", Verdict::Ok, "accepted by the server"));
-    let differences = workers.get("differences").and_then(Value::as_array);
-    let differences = differences.into_iter().flatten().filter_map(Value::as_str);
-    checks.extend(differences.map(|text| Check::new("servers", Verdict::Warning, text)));
-    Ok(checks)
 }
 
 async fn check_here(command: &DoctorCommand) -> anyhow::Result<Vec<Check>> {

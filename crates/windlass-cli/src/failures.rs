@@ -5,7 +5,7 @@ use windlass_api::{FailingState, FailureGroup, FailureParams, Page};
 use windlass_client::Client;
 use windlass_core::{Fingerprint, Kind, QueueName};
 
-use crate::backend::{Api, ApiArgs, block_on};
+use crate::backend::{Api, ApiArgs, run_on_api};
 use crate::clock;
 use crate::list::ListArgs;
 use crate::output::{
@@ -115,12 +115,7 @@ pub(crate) fn run(command: &FailuresCommand, output: &Output) -> anyhow::Result<
         FailuresCommand::List(list) => &list.api,
         FailuresCommand::Show(show) => &show.api,
     };
-    block_on(async {
-        let api = api.connect().await?;
-        let done = run_on(command, &api, output).await;
-        api.close().await;
-        done
-    })
+    run_on_api(api, async |api| run_on(command, api, output).await)
 }
 
 async fn run_on(command: &FailuresCommand, api: &Api, output: &Output) -> anyhow::Result<()> {

@@ -4,21 +4,30 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use windlass_api::{CreatedKey, DurationText, Key};
-use windlass_core::{Invalid, parse_duration};
+use windlass_api::{CreatedKey, DurationText, Key, Page};
+use windlass_core::{Invalid, Timestamp, parse_duration};
 use windlass_server::access::{KeyError, Keys, NewKey, Scopes};
 
-use crate::backend::{Backend, BackendArgs, OpenedStore};
-use crate::output::Output;
+use crate::backend::{Backend, BackendArgs, OpenedStore, block_on};
+use crate::output::{Cell, Column, FormatArgs, Listed, Output, Tone, relative};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
     /// Create an API key and print it. The key is shown only once; the store keeps only its hash.
     Create(CreateKey),
     /// List all keys, including revoked ones. The secret part of a key is not shown.
-    List(BackendArgs),
+    List(ListKeys),
     /// Revoke a key permanently. All servers refuse it within 1 s.
     Revoke(RevokeKey),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListKeys {
+    #[command(flatten)]
+    backend: BackendArgs,
+
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 #[derive(Debug, Args)]
@@ -50,19 +59,16 @@ pub(crate) struct RevokeKey {
 }
 
 pub(crate) fn run(command: &KeysCommand, output: &Output) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             KeysCommand::Create(create) => {
                 let created = create_key(create).await?;
                 output.print(&created, format!("{}\n", created.key))
             }
-            KeysCommand::List(backend) => {
-                let keys = list(backend).await?;
-                let text: String = keys.iter().map(line).collect();
-                output.print(&keys, text)
+            KeysCommand::List(args) => {
+                let format = output.format(&args.format)?;
+                let keys = list(&args.backend).await?;
+                output.print_list(format, &Page::single(keys))
             }
             KeysCommand::Revoke(revoke) => {
                 let key = revoke_key(revoke).await?;
@@ -140,21 +146,43 @@ async fn revoke_key(revoke: &RevokeKey) -> anyhow::Result<Key> {
     }
 }
 
-fn line(key: &Key) -> String {
-    let scopes: Vec<&str> = key.scopes.iter().map(|scope| scope.name()).collect();
-    let state = match (key.revoked_at, key.expires_at) {
-        (Some(at), _) => format!("revoked {at}"),
-        (None, _) if key.unreadable => "unreadable".to_owned(),
-        (None, Some(at)) => format!("valid until {at}"),
-        (None, None) => "valid".to_owned(),
-    };
-    let (scopes, used) = (
-        scopes.join(","),
-        key.last_used_at
-            .map_or("never".to_owned(), |at| at.to_string()),
-    );
-    format!(
-        "{}  {:24} {scopes:32} {state}, last used {used}\n",
-        key.id, key.name
-    )
+impl Listed for Key {
+    const NOUN: &'static str = "keys";
+
+    fn columns() -> Vec<Column<Key>> {
+        vec![
+            Column::new("id", |key, _| Cell::new(&key.id)),
+            Column::new("name", |key, _| Cell::new(&key.name)),
+            Column::new("scopes", |key, _| {
+                let scopes: Vec<&str> = key.scopes.iter().map(|scope| scope.name()).collect();
+                Cell::new(scopes.join(","))
+            }),
+            Column::new("state", state),
+            Column::new("created", |key, now| {
+                Cell::new(relative(key.created_at, now))
+            }),
+            Column::new("last used", |key, now| {
+                let used = key.last_used_at.map(|at| relative(at, now));
+                Cell::new(used.unwrap_or_else(|| "never".to_owned()))
+            }),
+            Column::wide("expires at", |key, _| Cell::optional(key.expires_at)),
+            Column::wide("revoked at", |key, _| Cell::optional(key.revoked_at)),
+        ]
+    }
+
+    fn id(&self) -> String {
+        self.id.clone()
+    }
+}
+
+fn state(key: &Key, now: Timestamp) -> Cell {
+    match (key.revoked_at, key.expires_at) {
+        (Some(at), _) => Cell::new(format!("revoked {}", relative(at, now))).tone(Tone::Faint),
+        (None, _) if key.unreadable => Cell::new("unreadable").tone(Tone::Bad),
+        (None, Some(at)) if at <= now => {
+            Cell::new(format!("expired {}", relative(at, now))).tone(Tone::Bad)
+        }
+        (None, Some(at)) => Cell::new(format!("expires {}", relative(at, now))).tone(Tone::Good),
+        (None, None) => Cell::new("valid").tone(Tone::Good),
+    }
 }

@@ -6,29 +6,39 @@ mod backend;
 mod backup;
 #[cfg(feature = "bench")]
 mod bench;
+mod body;
 mod bulk;
 mod change;
 mod clock;
 mod command;
 mod config;
 mod doctor;
+mod enqueue;
 mod failures;
 mod filter;
+mod hooks;
+mod job_args;
 mod jobs;
 mod keys;
 mod list;
 mod migrate;
+mod open;
 mod output;
+mod owner;
 mod policy;
 mod progress;
 mod queues;
 mod reference;
 mod replay;
-mod schedule;
+mod schedules;
 mod secrets;
 mod serve;
 mod server_url;
 mod stats;
+mod tail;
+mod top;
+mod worker;
+mod workers;
 
 use std::process::ExitCode;
 
@@ -47,23 +57,32 @@ fn main() -> ExitCode {
         Command::Serve(command) => serve::run(&command, &output),
         Command::Config(command) => config::run(&command, &output),
         Command::Doctor(command) => doctor::run(&command, &output),
+        Command::Enqueue(command) => enqueue::run(&command, &output),
         Command::Jobs(command) => jobs::run(&command, &output),
         Command::Queues(command) => queues::run(&command, &output),
         Command::Failures(command) => failures::run(&command, &output),
+        Command::Hooks(command) => hooks::run(&command, &output),
         Command::Replay(command) => replay::run(&command, &output),
         Command::Bulk(command) => bulk::run(&command, &output),
+        Command::Workers(command) => workers::run(&command, &output),
+        Command::Nodes(command) => workers::nodes(&command, &output),
         Command::Stats(command) => stats::run(&command, &output),
+        Command::Tail(command) => tail::run(&command, &output),
+        Command::Top(command) => top::run(&command),
+        Command::Worker(command) => worker::run(&command, &output),
+        Command::Open(command) => open::run(&command, &output),
         Command::Keys(command) => keys::run(&command, &output),
         Command::Secrets(command) => secrets::run(&command, &output),
         Command::Audit(command) => audit::run(&command, &output),
         Command::Policy(command) => policy::run(command, &output),
-        Command::Schedule(command) => schedule::run(&command, &output),
+        Command::Schedules(command) => schedules::run(&command, &output),
         #[cfg(feature = "bench")]
         Command::Bench(command) => bench::run(&command, &output),
         Command::Migrate(command) => migrate::run(&command, &output),
         Command::Backup(command) => backup::run(&command, &output),
         Command::Restore(command) => backup::restore(&command, &output),
         Command::Completions { shell } => command::print_completions(shell),
+        Command::Man { dir } => command::write_man_pages(&dir, &output),
         Command::Reference { page } => reference::print(page),
     };
     match result {

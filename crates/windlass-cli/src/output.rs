@@ -27,7 +27,7 @@ const FAILED: u8 = 1;
 const REFUSED: u8 = 2;
 
 /// Prints text for people or JSON for programs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Output {
     json: bool,
 }
@@ -65,10 +65,14 @@ impl Output {
     /// Prints an error to stderr. Returns [`REFUSED`] if the input is invalid, else [`FAILED`].
     pub(crate) fn fail(&self, error: &anyhow::Error) -> ExitCode {
         let invalid = broken_rule(error);
-        let problem = error.downcast_ref::<ClientError>();
-        let problem = problem.and_then(ClientError::problem);
+        let client_error = error.downcast_ref::<ClientError>();
+        let is_invalid_request = matches!(client_error, Some(ClientError::Invalid { .. }));
+        let problem = client_error.and_then(ClientError::problem);
         let problem = problem.filter(|problem| matches!(problem.status, 400 | 413 | 422));
-        let refused = invalid.is_some() || problem.is_some() || error.is::<ConfigError>();
+        let refused = invalid.is_some()
+            || problem.is_some()
+            || is_invalid_request
+            || error.is::<ConfigError>();
         let code = if refused { REFUSED } else { FAILED };
         let hint = error.downcast_ref().and_then(hint);
         let text = if self.json {
@@ -97,6 +101,10 @@ impl Output {
 /// Returns what to do about a failed request.
 fn hint(error: &ClientError) -> Option<String> {
     let problem = match error {
+        ClientError::Connect { cause, .. } if is_untrusted(&**cause) => {
+            let hint = "if a private CA signed the certificate of the server, name the CA with `--ca FILE` or WINDLASS_CA";
+            return Some(hint.to_owned());
+        }
         ClientError::Connect { .. } => {
             let hint = "start a server with `windlass serve`, name another one with `--url`, or open a store directly with `--store` or `--data`";
             return Some(hint.to_owned());
@@ -113,6 +121,14 @@ fn hint(error: &ClientError) -> Option<String> {
         _ => return problem.hint.clone(),
     };
     Some(hint.to_owned())
+}
+
+/// Whether a connection failed because the client does not trust the certificate of the server.
+fn is_untrusted(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let causes = std::iter::successors(Some(cause), |cause| cause.source());
+    causes
+        .map(ToString::to_string)
+        .any(|text| text.contains("invalid peer certificate"))
 }
 
 /// Returns the rule that the input breaks, if the error has that cause.

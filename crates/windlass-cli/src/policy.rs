@@ -8,17 +8,18 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
+use windlass_api::Page;
 use windlass_core::Invalid;
 use windlass_core::retry::{AttemptLimit, Explanation, Preset, RetryPolicy, Span, explain};
 
-pub(crate) use text::{ExplanationText, describe_backoff, describe_jitter, preset_table};
+pub(crate) use text::{ExplanationText, describe_backoff, describe_jitter};
 
-use crate::output::Output;
+use crate::output::{Cell, Column, FormatArgs, Listed, Output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
     /// List the presets.
-    List,
+    List(FormatArgs),
 
     /// Show when each attempt starts, and the load when many jobs fail together.
     Explain {
@@ -38,9 +39,9 @@ pub(crate) enum PolicyCommand {
 
 pub(crate) fn run(command: PolicyCommand, output: &Output) -> anyhow::Result<()> {
     match command {
-        PolicyCommand::List => {
-            let presets: Vec<PresetJson> = Preset::ALL.into_iter().map(PresetJson::new).collect();
-            output.print(&ListJson { presets }, preset_table())
+        PolicyCommand::List(args) => {
+            let presets = Preset::ALL.into_iter().map(PresetJson::new).collect();
+            output.print_list(output.format(&args)?, &Page::single(presets))
         }
         PolicyCommand::Explain {
             policy,
@@ -99,11 +100,6 @@ fn parse_policy(text: &str) -> Result<RetryPolicy, Invalid> {
 }
 
 #[derive(Serialize)]
-struct ListJson {
-    presets: Vec<PresetJson>,
-}
-
-#[derive(Serialize)]
 struct PresetJson {
     name: &'static str,
     purpose: &'static str,
@@ -117,6 +113,30 @@ impl PresetJson {
             purpose: preset.purpose(),
             policy: preset.policy(),
         }
+    }
+}
+
+impl Listed for PresetJson {
+    const NOUN: &'static str = "presets";
+
+    fn columns() -> Vec<Column<PresetJson>> {
+        vec![
+            Column::new("preset", |preset, _| Cell::new(preset.name)),
+            Column::new("attempts", |preset, _| {
+                Cell::optional(preset.policy.max_attempts())
+            }),
+            Column::new("backoff", |preset, _| {
+                Cell::new(describe_backoff(preset.policy.backoff()))
+            }),
+            Column::new("jitter", |preset, _| {
+                Cell::new(describe_jitter(preset.policy.jitter()))
+            }),
+            Column::new("for", |preset, _| Cell::new(preset.purpose)),
+        ]
+    }
+
+    fn id(&self) -> String {
+        self.name.to_owned()
     }
 }
 

@@ -1,5 +1,6 @@
-//! `windlass queues`: list, pause, resume and limit queues.
+//! `windlass queues`: list, pause, resume, limit and purge queues.
 
+mod purge;
 mod set;
 mod view;
 
@@ -8,9 +9,10 @@ use windlass_api::{CreateQueue, Page, PauseQueue, Queue, Text};
 use windlass_client::Client;
 use windlass_core::{Invalid, QueueName};
 
-use crate::backend::{Api, ApiArgs, block_on};
+use crate::backend::{Api, ApiArgs, run_on_api};
 use crate::output::{Format, FormatArgs, Output};
 
+use purge::PurgeQueue;
 use set::SetQueue;
 
 #[derive(Debug, Subcommand)]
@@ -25,6 +27,8 @@ pub(crate) enum QueuesCommand {
     Resume(ResumeArgs),
     /// Change settings of a queue. Settings that are not given keep their value.
     Set(SetQueue),
+    /// Delete the finished jobs of a queue.
+    Purge(PurgeQueue),
 }
 
 #[derive(Debug, Args)]
@@ -97,16 +101,14 @@ impl QueuesCommand {
             QueuesCommand::Pause(pause) => &pause.api,
             QueuesCommand::Resume(resume) => &resume.api,
             QueuesCommand::Set(set) => &set.api,
+            QueuesCommand::Purge(purge) => &purge.api,
         }
     }
 }
 
 pub(crate) fn run(command: &QueuesCommand, output: &Output) -> anyhow::Result<()> {
-    block_on(async {
-        let api = command.api().connect().await?;
-        let done = run_on(command, &api, output).await;
-        api.close().await;
-        done
+    run_on_api(command.api(), async |api| {
+        run_on(command, api, output).await
     })
 }
 
@@ -126,6 +128,7 @@ async fn run_on(command: &QueuesCommand, api: &Api, output: &Output) -> anyhow::
         QueuesCommand::Pause(args) => pause(args, client, output).await,
         QueuesCommand::Resume(args) => resume(args, client, output).await,
         QueuesCommand::Set(set) => set::set(set, client, output).await,
+        QueuesCommand::Purge(purge) => purge::purge(purge, api, output).await,
     }
 }
 

@@ -1,13 +1,16 @@
 //! Generates pages of `docs/` from the code, so that they stay up to date.
 
+mod commands;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use clap::CommandFactory as _;
 use windlass::prometheus::METRICS;
 use windlass_core::retry::Preset;
 use windlass_server::standalone::config::Config;
 
-use crate::command::Page;
+use crate::command::{Cli, Page};
 use crate::policy::{ExplainedPolicy, ExplanationText, describe_backoff, describe_jitter};
 
 pub(crate) fn print(page: Page) -> anyhow::Result<()> {
@@ -15,6 +18,7 @@ pub(crate) fn print(page: Page) -> anyhow::Result<()> {
         Page::RetryPolicies => retry_policies()?,
         Page::Configuration => configuration(),
         Page::Metrics => metrics()?,
+        Page::Cli => commands::page(include_str!("reference/cli.md"), &Cli::command())?,
     };
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }

@@ -9,7 +9,7 @@ use windlass_client::{Client, Error};
 use windlass_core::{ActionCommand, ActionId, ActionState, StopReason};
 
 use crate::action::{self, Action, GoOn, ListActions, OneAction};
-use crate::backend::{Api, ApiArgs, block_on};
+use crate::backend::{Api, ApiArgs, run_on_api};
 use crate::output::{Format, Output};
 
 use start::StartReplay;
@@ -46,11 +46,8 @@ impl ReplayCommand {
 }
 
 pub(crate) fn run(command: &ReplayCommand, output: &Output) -> anyhow::Result<()> {
-    block_on(async {
-        let api = command.api().connect().await?;
-        let done = run_on(command, &api, output).await;
-        api.close().await;
-        done
+    run_on_api(command.api(), async |api| {
+        run_on(command, api, output).await
     })
 }
 

@@ -6,13 +6,13 @@ use std::io::Read as _;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use windlass_api::{NewSecret, Secret};
+use windlass_api::{NewSecret, Page, Secret};
 use windlass_core::Invalid;
 use windlass_http::{SecretHosts, SigningKey};
 use windlass_server::secrets::{MasterKey, SECRET_BYTES_MAX};
 
-use crate::backend::{Backend, BackendArgs};
-use crate::output::Output;
+use crate::backend::{Backend, BackendArgs, block_on};
+use crate::output::{Cell, Column, FormatArgs, Listed, Output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretsCommand {
@@ -21,12 +21,21 @@ pub(crate) enum SecretsCommand {
     /// Read a secret from stdin and store it encrypted under a name. A newline at the end is removed.
     Put(PutSecret),
     /// List the names of all secrets and the hosts that they sign for.
-    List(BackendArgs),
+    List(ListSecrets),
     /// Delete a secret.
     Remove(SecretArgs),
     /// Re-encrypt secrets that use a key in `secrets.old_keys` with the current master key. Then you
     /// can delete the old key.
     Rotate(BackendArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListSecrets {
+    #[command(flatten)]
+    backend: BackendArgs,
+
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 #[derive(Debug, Args)]
@@ -77,10 +86,7 @@ pub(crate) struct SecretArgs {
 }
 
 pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             SecretsCommand::NewKey => {
                 let key = MasterKey::generate()?;
@@ -110,10 +116,10 @@ pub(crate) fn run(command: &SecretsCommand, output: &Output) -> anyhow::Result<(
                     format!("stored {}\n", secret.name),
                 )
             }
-            SecretsCommand::List(backend) => {
-                let rows = list(backend).await?;
-                let text: String = rows.iter().map(line).collect();
-                output.print(&rows, text)
+            SecretsCommand::List(args) => {
+                let format = output.format(&args.format)?;
+                let secrets = list(&args.backend).await?;
+                output.print_list(format, &Page::single(secrets))
             }
             SecretsCommand::Remove(secret) => {
                 remove(secret).await?;
@@ -171,11 +177,23 @@ async fn list(backend: &BackendArgs) -> anyhow::Result<Vec<Secret>> {
     }
 }
 
-fn line(secret: &Secret) -> String {
-    if secret.any_host {
-        format!("{}  any host\n", secret.name)
-    } else {
-        format!("{}  {}\n", secret.name, secret.hosts.join(" "))
+impl Listed for Secret {
+    const NOUN: &'static str = "secrets";
+
+    fn columns() -> Vec<Column<Secret>> {
+        vec![
+            Column::new("name", |secret, _| Cell::new(&secret.name)),
+            Column::new("hosts", |secret, _| {
+                if secret.any_host {
+                    return Cell::new("any host");
+                }
+                Cell::new(secret.hosts.join(" "))
+            }),
+        ]
+    }
+
+    fn id(&self) -> String {
+        self.name.clone()
     }
 }
 

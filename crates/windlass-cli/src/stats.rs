@@ -7,7 +7,7 @@ use clap::Args;
 use windlass_api::{AttemptSplit, DurationText, Page, QueueActivity, StatisticsParams};
 use windlass_core::{Invalid, QueueName, Timestamp, format_duration, parse_duration};
 
-use crate::backend::{ApiArgs, block_on};
+use crate::backend::{ApiArgs, run_on_api};
 use crate::clock;
 use crate::filter::instant;
 use crate::output::{Cell, Column, Format, FormatArgs, Listed, Output, Tone};
@@ -119,11 +119,8 @@ fn time(millis: Option<f64>) -> Cell {
 
 pub(crate) fn run(command: &StatsCommand, output: &Output) -> anyhow::Result<()> {
     let (format, params) = (output.format(&command.format)?, command.params()?);
-    block_on(async {
-        let api = command.api.connect().await?;
-        let statistics = api.client().statistics(&params).await;
-        api.close().await;
-        let statistics = statistics?;
+    run_on_api(&command.api, async |api| {
+        let statistics = api.client().statistics(&params).await?;
         if format == Format::Json {
             return output.print_json(&statistics);
         }

@@ -1,9 +1,9 @@
 //! Methods for keys, secrets, the audit log, policies, statistics, health and metrics.
 
 use windlass_api::{
-    AuditParams, AuditRecord, CreatedKey, ExplainParams, ExplainRequest, Key, NamedPolicy, NewKey,
-    NewSecret, Page, PolicyExplanation, Rotated, Secret, ServerSetting, ServerStatus, Statistics,
-    StatisticsParams, VerifiedAudit, VerifyParams,
+    AuditParams, AuditRecord, CreatedKey, ExplainParams, ExplainRequest, Key, LoginLink,
+    NamedPolicy, NewKey, NewSecret, Page, PolicyExplanation, Rotated, Secret, ServerSetting,
+    ServerStatus, Statistics, StatisticsParams, VerifiedAudit, VerifyParams,
 };
 use windlass_core::retry::Preset;
 
@@ -21,6 +21,12 @@ impl Client {
     pub async fn create_key(&self, new: &NewKey) -> Result<CreatedKey, Error> {
         let call = Call::new(Method::Post, &["keys"]);
         self.send_json(call.body(new)?).await
+    }
+
+    /// Creates a login link with the scopes of this client's key. It works once, within 60 s.
+    pub async fn create_login_link(&self) -> Result<LoginLink, Error> {
+        self.send_json(Call::new(Method::Post, &["login-links"]))
+            .await
     }
 
     /// Returns all keys, oldest first, including revoked ones.

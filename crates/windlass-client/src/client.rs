@@ -303,6 +303,13 @@ impl Client {
         Client::builder(url).build()
     }
 
+    /// Returns the scheme, host and port of the server, such as `https://jobs.example.com`.
+    pub fn origin(&self) -> String {
+        let origin = &self.shared.origin;
+        let scheme = origin.url.split(':').next().unwrap_or_default();
+        format!("{scheme}://{}", origin.authority)
+    }
+
     /// Returns a builder for a client of the server at this URL, such as `https://jobs.example.com`.
     ///
     /// If the URL has a path, the client puts it in front of every path of the API.
@@ -456,7 +463,7 @@ impl Client {
         self.with_timeout(call, response).await
     }
 
-    async fn with_timeout<T>(
+    pub(crate) async fn with_timeout<T>(
         &self,
         call: &Call,
         response: impl Future<Output = Result<T, Error>>,
@@ -592,7 +599,15 @@ mod tests {
             assert!(refused.ends_with(rule), "{url}: {refused}");
         }
         assert!(Client::builder("http://a").key("a\nb").build().is_err());
-        let bad = Client::builder("https://a").root_certificates("-----BEGIN CERTIFICATE-----\n?");
-        assert!(bad.build().is_err());
+        for pem in ["-----BEGIN CERTIFICATE-----\n?", "no certificate", ""] {
+            for url in ["https://a", "http://a"] {
+                let bad = Client::builder(url).root_certificates(pem).build();
+                let refused = bad.unwrap_err().to_string();
+                assert!(
+                    refused.starts_with("the root certificate must be a PEM file"),
+                    "{refused}"
+                );
+            }
+        }
     }
 }

@@ -62,6 +62,7 @@ impl Origin {
             _ => return Err(invalid("must begin with http:// or https://")),
         };
         let authority = uri.authority().ok_or_else(|| invalid("must name a host"))?;
+        let roots = root_certificates(roots)?; // checked for http:// too, to find a bad file early
         let host = authority.host().trim_matches(['[', ']']);
         Ok(Origin {
             url: url.to_owned(),
@@ -146,23 +147,36 @@ where
     Ok(sender)
 }
 
-/// Returns a TLS client that trusts the root certificates of the operating system and these (PEM).
-fn tls(given: &[Vec<u8>]) -> Result<TlsConnector, Error> {
-    let invalid = |cause: &dyn std::fmt::Display| Error::Invalid {
-        what: "the root certificate".to_owned(),
-        rule: format!("must be a PEM file with certificates: {cause}"),
-    };
+/// Reads root certificates from PEM texts. Each must contain at least one.
+fn root_certificates(texts: &[Vec<u8>]) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    for pem in given {
+    for pem in texts {
+        let before = roots.len();
         for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| invalid(&error))?;
-            roots.add(certificate).map_err(|error| invalid(&error))?;
+            let certificate = certificate.map_err(|error| invalid_root(&error))?;
+            let added = roots.add(certificate);
+            added.map_err(|error| invalid_root(&error))?;
+        }
+        if roots.len() == before {
+            return Err(invalid_root(&"it contains none"));
         }
     }
+    Ok(roots)
+}
+
+fn invalid_root(cause: &dyn std::fmt::Display) -> Error {
+    Error::Invalid {
+        what: "the root certificate".to_owned(),
+        rule: format!("must be a PEM file with certificates: {cause}"),
+    }
+}
+
+/// Returns a TLS client that trusts these root certificates and those of the operating system.
+fn tls(mut roots: RootCertStore) -> Result<TlsConnector, Error> {
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| invalid(&error))?
+        .map_err(|error| invalid_root(&error))?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use windlass_api::{
     Attempt, BatchAnswer, BulkAnswer, BulkMode, CompletedJob, Completion, DurationText, Edit,
-    HistoryParams, Job, JobFilter, JobOrder, ListParams, NewJob, Page, Receipt, ReplacedPayload,
-    Revival, Why,
+    HistoryParams, Job, JobFilter, JobLog, JobOrder, ListParams, LogParams, NewJob, Page, Receipt,
+    ReplacedPayload, Revival, Why,
 };
 use windlass_core::JobId;
 
@@ -105,6 +105,20 @@ impl Client {
         let call = Call::new(Method::Get, &["jobs", &id.to_string(), "history"]);
         let page: Page<Attempt> = self.send_json(call.query(params)).await?;
         Ok(page.data)
+    }
+
+    /// Returns lines that an attempt of a job logged. Needs the scope `read-payload`.
+    ///
+    /// To follow a log, repeat the call with the `next_after` of the answer and a `wait`, until the
+    /// answer has an `outcome` and no lines.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `not_found` if the job does not exist.
+    pub async fn job_log(&self, id: JobId, params: &LogParams) -> Result<JobLog, Error> {
+        let call = Call::new(Method::Get, &["jobs", &id.to_string(), "logs"]);
+        let wait = params.wait.as_ref().map_or(Duration::ZERO, |wait| wait.0);
+        self.send_json(call.query(params).server_wait(wait)).await
     }
 
     /// Explains why a job is not running, or why it is dead and what a revival would do.

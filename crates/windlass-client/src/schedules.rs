@@ -2,8 +2,9 @@
 
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Backfill, BackfillAnswer, Firing, NewSchedule, Occurrence, Page, Preview, PreviewParams,
-    PutSchedule, ReplacedPayload, RunAnswer, Schedule, SchedulePatch, ScheduleView,
+    Backfill, BackfillAnswer, BulkSchedules, BulkSchedulesAnswer, Firing, NewSchedule, Occurrence,
+    Page, Preview, PreviewParams, PutSchedule, ReplacedPayload, RunAnswer, Schedule,
+    ScheduleParams, SchedulePatch, ScheduleView,
 };
 use windlass_core::{JobId, ScheduleName};
 
@@ -23,6 +24,24 @@ impl Client {
     pub async fn create_schedule(&self, new: &NewSchedule) -> Result<Schedule, Error> {
         let call = Call::new(Method::Post, &["schedules"]).creates();
         self.send_json(call.body(new)?).await
+    }
+
+    /// Creates many schedules, at most 1,000. A refused one does not stop the
+    /// others.
+    ///
+    /// The client repeats a failed request only with an
+    /// [idempotency key](Client::idempotency_key).
+    pub async fn create_schedules(
+        &self,
+        new: &BulkSchedules,
+    ) -> Result<BulkSchedulesAnswer, Error> {
+        let call = Call::new(Method::Post, &["schedules", "bulk"]).creates();
+        self.send_json(call.body(new)?).await
+    }
+
+    /// Lists schedules by name that match all given filters.
+    pub fn schedules_matching(&self, params: &ScheduleParams) -> Pager<ScheduleView> {
+        Pager::new(self, Call::new(Method::Get, &["schedules"]).query(params))
     }
 
     /// Lists schedules by name: those that will fire again, are paused, or cannot be read.

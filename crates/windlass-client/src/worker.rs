@@ -1,5 +1,7 @@
 //! A remote worker: claims jobs over the REST API, runs them, and reports their outcomes.
 
+mod log;
+
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::future::Future;
@@ -12,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, warn};
 use windlass_api::{
     AttemptOutcome, BoundedInt, Claim, ClaimAnswer, DurationText, ErrorCauses, ErrorText, Job,
     Json, List, NewWorker, OutcomeWord, Outcomes, Progress, RenewStatus, Renewal, RenewedLease,
@@ -22,9 +24,12 @@ use windlass_core::{Invalid, JobId, Kind, Payload, QueueName, WorkerName};
 
 use crate::client::Client;
 use crate::error::Error;
+use log::{LogBatch, LogBuffer};
 
 /// How long the worker waits after a failed claim.
 const CLAIM_RETRY_WAIT: Duration = Duration::from_secs(1);
+/// How long a request with log lines may take after the handler has returned.
+const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Claims jobs of a server and runs a handler for each, up to [`slots`](Worker::slots) at once.
 ///
@@ -52,6 +57,7 @@ pub struct Attempt {
     pub stop: CancellationToken,
     client: Client,
     worker: WorkerName,
+    log: LogBuffer,
 }
 
 impl Attempt {
@@ -64,6 +70,53 @@ impl Attempt {
         let payload = self.job.payload.as_ref().map(|payload| payload.0.as_str());
         let read = serde_json::from_str(payload.unwrap_or("null"));
         read.map_err(|error| Failure::from(error).unrecoverable())
+    }
+
+    /// Adds a text to the log of the attempt. Each line of the text is a line of the log, cut to 1000
+    /// characters.
+    ///
+    /// The worker sends new lines once per second, and the last ones with the outcome. The server
+    /// keeps the last 1000 lines, at most 64 KiB.
+    pub fn log(&self, text: impl AsRef<str>) {
+        self.log.push(text.as_ref());
+    }
+
+    /// Sends new lines until `done`. A request that is open then has 5 s to end.
+    async fn send_log(&self, done: CancellationToken) {
+        while done.run_until_cancelled(self.log.collect()).await.is_some() {
+            let batch = self.log.batch();
+            let given_up = async {
+                done.cancelled().await;
+                tokio::time::sleep(LAST_LINES_TIMEOUT).await;
+            };
+            let sent = tokio::select! {
+                sent = self.send_lines(&batch) => sent,
+                () = given_up => return,
+            };
+            match sent {
+                Ok(()) => self.log.sent(&batch),
+                Err(error) if error.is_temporary() => {
+                    debug!(%error, job.id = %self.job.id, "sending log lines failed; retrying");
+                }
+                // The attempt has ended or is not ours: no later line can be sent either.
+                Err(error) => {
+                    return debug!(%error, job.id = %self.job.id, "the server refused log lines");
+                }
+            }
+        }
+    }
+
+    async fn send_lines(&self, batch: &LogBatch) -> Result<(), Error> {
+        let first = i64::try_from(batch.first).unwrap_or(i64::MAX);
+        let progress = Progress {
+            id: Some(self.job.id),
+            attempt: BoundedInt::new(self.job.attempt.into()),
+            worker: Some(self.worker.clone()),
+            lines: batch.to_list(),
+            first_line: BoundedInt::new(first),
+            ..Progress::default()
+        };
+        self.client.progress(&progress).await
     }
 
     /// Reports the progress of the attempt, up to 16 KiB of JSON. Operators see it with the job.
@@ -102,6 +155,11 @@ impl Failure {
             unrecoverable: false,
             retry_after: None,
         }
+    }
+
+    /// Returns the message.
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
     /// Makes the failure final: the server does not retry the job, and the job is dead.
@@ -290,6 +348,7 @@ struct RunningAttempt {
     is_retry: bool,
     stop: CancellationToken,
     cancelled: bool,
+    log: LogBuffer,
 }
 
 /// Creates claim ids. No other run of a worker with the same name creates the same ids.
@@ -412,21 +471,25 @@ impl<'a> WorkerRun<'a> {
         };
         self.unanswered = None;
         for job in answer.data {
-            let stop = CancellationToken::new();
+            let (stop, log) = (CancellationToken::new(), LogBuffer::default());
             let running = RunningAttempt {
                 id: job.id,
                 attempt: job.attempt,
                 is_retry: job.failures > 0,
                 stop: stop.clone(),
                 cancelled: false,
+                log: log.clone(),
             };
             let attempt = Attempt {
                 job,
                 stop,
                 client: self.worker.client.clone(),
                 worker: self.worker.name.clone(),
+                log,
             };
-            let task = self.tasks.spawn(handler(attempt));
+            let task = self
+                .tasks
+                .spawn(with_log(attempt.clone(), handler(attempt)));
             self.running.insert(task.id(), running);
         }
         self.obey(answer.signal);
@@ -448,6 +511,7 @@ impl<'a> WorkerRun<'a> {
         let outcome = AttemptOutcome {
             id: Some(running.id),
             attempt: BoundedInt::new(running.attempt.into()),
+            log: running.log.batch().to_list(),
             ..AttemptOutcome::default()
         };
         let failed = |failure: Failure| AttemptOutcome {
@@ -531,6 +595,18 @@ impl<'a> WorkerRun<'a> {
         }
         self.obey(answer.signal);
     }
+}
+
+/// Runs a handler and sends what it logs meanwhile.
+async fn with_log(attempt: Attempt, handling: impl Future<Output = Handled>) -> Handled {
+    let done = CancellationToken::new();
+    let handling = async {
+        let handled = handling.await;
+        done.cancel();
+        handled
+    };
+    let (handled, ()) = tokio::join!(handling, attempt.send_log(done.clone()));
+    handled
 }
 
 /// Waits for the answer to the claim. Without a claim, waits forever.

@@ -3,6 +3,7 @@
 
 use windlass_api::{
     Claim, ClaimAnswer, NewWorker, Outcomes, Progress, RenewAnswer, Renewal, SettleAnswer, Worker,
+    WorkerPage,
 };
 use windlass_core::WorkerName;
 
@@ -64,6 +65,13 @@ impl Client {
     /// Lists workers and nodes by name.
     pub fn workers(&self) -> Pager<Worker> {
         Pager::new(self, Call::new(Method::Get, &["workers"]))
+    }
+
+    /// Returns the configuration differences between the servers of the store, one sentence each.
+    pub async fn server_differences(&self) -> Result<Vec<String>, Error> {
+        let call = Call::new(Method::Get, &["workers"]).param("limit", "1");
+        let page: WorkerPage = self.send_json(call).await?;
+        Ok(page.differences)
     }
 
     /// Removes a worker that has stopped from the list.

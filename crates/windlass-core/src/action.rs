@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::words::string_enum;
 use crate::{
     Consent, Edit, FailureCount, Filter, Invalid, ListedState, Patch, PayloadPatch, QueueName,
-    Revival, Timestamp,
+    Revival, RevivalChanges, Timestamp,
 };
 
 /// What a bulk action does to each job. A replay revives jobs too, but in a controlled way.
@@ -55,6 +55,9 @@ pub struct BulkRevival {
     pub run_at: Option<Timestamp>,
     /// Whether lost at-most-once jobs are revived too, although they may have run.
     pub force: bool,
+    /// Other fields to change.
+    #[serde(flatten)]
+    pub changes: RevivalChanges,
 }
 
 impl BulkRevival {
@@ -74,6 +77,7 @@ impl BulkRevival {
             } else {
                 Consent::NotGiven
             },
+            changes: self.changes.clone(),
         }
     }
 }

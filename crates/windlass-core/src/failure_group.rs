@@ -1,9 +1,10 @@
 //! Failure groups: the failing jobs of one queue, kind and cause.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::state::State;
-use crate::{Fingerprint, Job, Kind, QueueName, Timestamp};
+use crate::{Fingerprint, Job, Kind, QueueName, Timestamp, fixed_hash};
 
 /// The most groups of one queue and kind. Jobs with further causes share one group,
 /// [`Fingerprint::OTHER`].
@@ -11,6 +12,10 @@ pub const GROUPS_MAX: usize = 1000;
 
 /// A group in which nothing failed for this time counts as new when something fails again. 24 h.
 pub const GROUP_NEW_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// The most groups of the first page of a list that has more. The cursor of the next page names
+/// them.
+pub const FIRST_GROUPS_MAX: usize = 200;
 
 /// The most characters of the error text that a group keeps.
 pub const GROUP_ERROR_CHARS_MAX: usize = 500;
@@ -24,6 +29,51 @@ pub struct GroupKey {
     pub kind: Kind,
     /// The cause of the failures.
     pub fingerprint: Fingerprint,
+}
+
+/// A position in a list of failure groups, behind its first page.
+///
+/// The first page has the largest groups. Their numbers change all the time, so the list cannot go
+/// on in this order: groups would come twice or not at all. Instead, the other groups follow in the
+/// order of their keys, which never change, without the groups of the first page.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupCursor {
+    /// Hashes of the groups of the first page: [`GroupKey::short_hash`].
+    pub first: BTreeSet<u64>,
+    /// The last group of the previous page; `None` after the first page.
+    pub after: Option<GroupKey>,
+}
+
+impl GroupCursor {
+    /// The position behind the first page.
+    pub fn behind_first<'a>(groups: impl Iterator<Item = &'a GroupKey>) -> Self {
+        GroupCursor {
+            first: groups.map(GroupKey::short_hash).collect(),
+            after: None,
+        }
+    }
+
+    /// The position behind a group of a later page.
+    pub fn behind(&self, key: &GroupKey) -> Self {
+        GroupCursor {
+            first: self.first.clone(),
+            after: Some(key.clone()),
+        }
+    }
+
+    /// Whether the group was on the first page.
+    pub fn was_first(&self, key: &GroupKey) -> bool {
+        self.first.contains(&key.short_hash())
+    }
+}
+
+impl GroupKey {
+    /// A hash of 48 bits that never changes. In a list of 100,000 groups, the chance that two
+    /// cannot be distinguished is below one in ten million.
+    pub fn short_hash(&self) -> u64 {
+        let text = format!("{}\0{}\0{}", self.queue, self.kind, self.fingerprint);
+        fixed_hash(text.as_bytes()) >> 16
+    }
 }
 
 /// How a job counts in its group.

@@ -16,6 +16,10 @@ pub struct Interventions {
     /// The last revival, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revived: Option<Revived>,
+    /// The cause of the last failure, if the job counts in the group `other` because there was no
+    /// space for a group of its own. A replay compares it with the cause of the next failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ungrouped_cause: Option<Fingerprint>,
 }
 
 /// A revival of a job, and what came of it.
@@ -58,17 +62,18 @@ pub enum RevivalResult {
     Gone,
 }
 
-/// How many jobs of a replay have which result. The sum of the first four is the number of jobs
-/// that the replay revived.
+/// How many jobs of an action have which result. The sum of the first four is the number of jobs
+/// that the action changed. A bulk action, unlike a replay, does not follow its jobs: each of them
+/// is gone at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RevivalTally {
+pub struct ActionTally {
     /// Jobs with the result [`RevivalResult::Pending`].
     pub pending: u64,
     /// Jobs with the result [`RevivalResult::Recovered`].
     pub recovered: u64,
     /// Jobs with the result [`RevivalResult::FailedAgain`].
     pub failed_again: u64,
-    /// Jobs with the result [`RevivalResult::Gone`].
+    /// Jobs with the result [`RevivalResult::Gone`], and all jobs of a bulk action.
     pub gone: u64,
     /// Jobs whose first outcome was a success.
     pub first_succeeded: u64,
@@ -78,9 +83,9 @@ pub struct RevivalTally {
     pub first_failed_alike: u64,
 }
 
-/// A number of a [`RevivalTally`]. Drivers that store the numbers as rows use its name.
+/// A number of a [`ActionTally`]. Drivers that store the numbers as rows use its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RevivalCount {
+pub enum ActionCount {
     /// Jobs with the result [`RevivalResult::Pending`].
     Pending,
     /// Jobs with the result [`RevivalResult::Recovered`].
@@ -97,7 +102,7 @@ pub enum RevivalCount {
     FirstFailedAlike,
 }
 
-string_enum!(RevivalCount {
+string_enum!(ActionCount {
     Pending = "pending",
     Recovered = "recovered",
     FailedAgain = "failed_again",
@@ -107,43 +112,43 @@ string_enum!(RevivalCount {
     FirstFailedAlike = "first_failed_alike",
 });
 
-impl From<RevivalResult> for RevivalCount {
+impl From<RevivalResult> for ActionCount {
     fn from(result: RevivalResult) -> Self {
         match result {
-            RevivalResult::Pending => RevivalCount::Pending,
-            RevivalResult::Recovered => RevivalCount::Recovered,
-            RevivalResult::FailedAgain => RevivalCount::FailedAgain,
-            RevivalResult::Gone => RevivalCount::Gone,
+            RevivalResult::Pending => ActionCount::Pending,
+            RevivalResult::Recovered => ActionCount::Recovered,
+            RevivalResult::FailedAgain => ActionCount::FailedAgain,
+            RevivalResult::Gone => ActionCount::Gone,
         }
     }
 }
 
-impl From<FirstOutcome> for RevivalCount {
+impl From<FirstOutcome> for ActionCount {
     fn from(outcome: FirstOutcome) -> Self {
         match outcome {
-            FirstOutcome::Succeeded => RevivalCount::FirstSucceeded,
-            FirstOutcome::Failed => RevivalCount::FirstFailed,
-            FirstOutcome::FailedAlike => RevivalCount::FirstFailedAlike,
+            FirstOutcome::Succeeded => ActionCount::FirstSucceeded,
+            FirstOutcome::Failed => ActionCount::FirstFailed,
+            FirstOutcome::FailedAlike => ActionCount::FirstFailedAlike,
         }
     }
 }
 
-impl RevivalTally {
-    /// How many jobs the replay revived.
-    pub fn revived(&self) -> u64 {
+impl ActionTally {
+    /// How many jobs the action changed.
+    pub fn changed(&self) -> u64 {
         self.pending + self.recovered + self.failed_again + self.gone
     }
 
     /// Adds to one of the counts.
-    pub fn add(&mut self, count: RevivalCount, by: i64) {
+    pub fn add(&mut self, count: ActionCount, by: i64) {
         let value = match count {
-            RevivalCount::Pending => &mut self.pending,
-            RevivalCount::Recovered => &mut self.recovered,
-            RevivalCount::FailedAgain => &mut self.failed_again,
-            RevivalCount::Gone => &mut self.gone,
-            RevivalCount::FirstSucceeded => &mut self.first_succeeded,
-            RevivalCount::FirstFailed => &mut self.first_failed,
-            RevivalCount::FirstFailedAlike => &mut self.first_failed_alike,
+            ActionCount::Pending => &mut self.pending,
+            ActionCount::Recovered => &mut self.recovered,
+            ActionCount::FailedAgain => &mut self.failed_again,
+            ActionCount::Gone => &mut self.gone,
+            ActionCount::FirstSucceeded => &mut self.first_succeeded,
+            ActionCount::FirstFailed => &mut self.first_failed,
+            ActionCount::FirstFailedAlike => &mut self.first_failed_alike,
         };
         *value = value.saturating_add_signed(by);
     }
@@ -168,6 +173,23 @@ impl Job {
         Some((revived.by?, result))
     }
 
+    /// The cause of the last failure, also of a job that counts in the group `other`.
+    pub fn own_cause(&self) -> Option<Fingerprint> {
+        self.interventions.ungrouped_cause.or(self.fingerprint)
+    }
+
+    /// Sets the cause of a failure. The store decides later whether it gets a group of its own.
+    pub(crate) fn set_cause(&mut self, cause: Option<Fingerprint>) {
+        self.fingerprint = cause;
+        self.interventions.ungrouped_cause = None;
+    }
+
+    /// Counts the job in the group `other`, because there is no space for the group of its cause.
+    pub fn count_as_other(&mut self) {
+        self.interventions.ungrouped_cause = self.own_cause();
+        self.fingerprint = Some(Fingerprint::OTHER);
+    }
+
     /// Remembers the first counted outcome since the last revival. Call it after
     /// [`Job::fingerprint`] is set.
     pub(crate) fn note_first_outcome(&mut self, outcome: Outcome) {
@@ -190,7 +212,7 @@ impl Job {
 /// How the counts of replays change when a job changes from `before` to `after`; `None` if the job
 /// is removed. Results are final for a replay once the job leaves it: only a pending job is then
 /// counted as gone.
-pub fn revival_changes(before: &Job, after: Option<&Job>) -> Vec<(ActionId, RevivalCount, i64)> {
+pub fn revival_changes(before: &Job, after: Option<&Job>) -> Vec<(ActionId, ActionCount, i64)> {
     let old = before.revival_result();
     let new = after.and_then(Job::revival_result);
     let mut changes = Vec::new();
@@ -203,8 +225,8 @@ pub fn revival_changes(before: &Job, after: Option<&Job>) -> Vec<(ActionId, Revi
         }
         (old, new) => {
             if let Some((action, RevivalResult::Pending)) = old {
-                changes.push((action, RevivalCount::Pending, -1));
-                changes.push((action, RevivalCount::Gone, 1));
+                changes.push((action, ActionCount::Pending, -1));
+                changes.push((action, ActionCount::Gone, 1));
             }
             changes.extend(new.map(|(action, new)| (action, new.into(), 1)));
         }

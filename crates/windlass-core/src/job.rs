@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub use transitions::{Conflict, Edit, FailureCount, Revival};
+pub use transitions::{Conflict, Edit, FailureCount, Revival, RevivalChanges};
 
 use crate::failure::AttemptError;
 use crate::intervention::Interventions;

@@ -17,6 +17,7 @@
 //! source of randomness: callers pass `now` and random bits as arguments.
 
 mod action;
+mod attempt_log;
 mod duration;
 mod elapsed;
 mod error_text;
@@ -26,6 +27,7 @@ pub mod fairness;
 pub mod fields;
 mod filter;
 mod fingerprint;
+mod hook;
 mod id;
 mod intervention;
 mod invalid;
@@ -55,27 +57,31 @@ mod words;
 pub use action::{
     ActionCommand, ActionState, BulkChange, BulkRevival, SkipReason, allowance, paced_until,
 };
+pub use attempt_log::{AttemptLog, LOG_BYTES_MAX, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, LogLine};
 pub use duration::{DURATION_MAX, format_duration, parse_duration};
 pub use elapsed::Uptime;
 pub use failure::{AttemptError, Failure, FailureClass, Unrecoverable};
 pub use failure_group::{
-    GROUP_ERROR_CHARS_MAX, GROUP_NEW_AFTER, GROUPS_MAX, GroupKey, GroupMember, hour_of,
-    is_new_group,
+    FIRST_GROUPS_MAX, GROUP_ERROR_CHARS_MAX, GROUP_NEW_AFTER, GROUPS_MAX, GroupCursor, GroupKey,
+    GroupMember, hour_of, is_new_group,
 };
 pub use filter::{Filter, ListedState, PayloadMatch};
 pub use fingerprint::Fingerprint;
+pub use hook::{
+    HOOK_QUEUE, HOOKS_MAX, Hook, HookDefinition, HookEvent, HookReport, HookSubject, QueueStarts,
+    STALL_QUEUES_MAX, STALLED_AFTER_DEFAULT, hook_queue, idle_since,
+};
 pub use id::{ActionId, JobId, ScheduleId};
 pub use intervention::{
-    FirstOutcome, Interventions, RevivalCount, RevivalResult, RevivalTally, Revived,
-    revival_changes,
+    ActionCount, ActionTally, FirstOutcome, Interventions, RevivalResult, Revived, revival_changes,
 };
 pub use invalid::Invalid;
 pub use job::{
     Concurrency, Conflict, Delivery, Edit, FailureCount, FinalState, Finish, Job, Lane, Lease,
-    Occurrence, OnDuplicate, Revival, StateDetails, Timeout, Unique,
+    Occurrence, OnDuplicate, Revival, RevivalChanges, StateDetails, Timeout, Unique,
 };
 pub use json_rules::JsonRules;
-pub use name::{Key, Kind, QueueName, ScheduleName, Tag, WorkerName, check_path_segment};
+pub use name::{HookName, Key, Kind, QueueName, ScheduleName, Tag, WorkerName, check_path_segment};
 pub use new_job::{Deadline, JOB_BYTES_MAX, NewJob, Start, TIMEOUT_DEFAULT, check_meta};
 pub use outage::{Heartbeats, HoldNotice, SweepHold, outage_hold};
 pub use patch::{Patch, PatchError, PayloadPatch};
@@ -84,7 +90,7 @@ pub use payload::{JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX, Payload};
 pub use random::{Random, fixed_hash};
 pub use redact::redacted;
 pub use replay::{Phase, ReplayProgress, ReplayRules, ReplayStep, StopReason, WaitingFor};
-pub use reported::{LOG_LINE_CHARS_MAX, LOG_LINES_MAX, WorkerReport};
+pub use reported::WorkerReport;
 pub use settle::{
     CANCEL_GRACE, Outcome, RETRY_AFTER_MAX, Report, Running, SNOOZES_MAX, Settlement, Verdict,
     has_expired, settle,

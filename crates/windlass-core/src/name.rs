@@ -112,6 +112,15 @@ names! {
         in_paths: true,
     };
 
+    /// The name of a hook, by which it is created and replaced: `[A-Za-z0-9_.-]{1,48}`, but not `.`
+    /// or `..`.
+    HookName = Rule {
+        bytes_max: 48,
+        allowed: |c| c.is_ascii_alphanumeric() || "_.-".contains(c),
+        rule: "must be 1 to 48 characters from A-Z a-z 0-9 _ . -",
+        in_paths: true,
+    };
+
     /// The name of a schedule, by which it is created and replaced: `[A-Za-z0-9_.:/-]{1,128}`, but
     /// not `.` or `..`.
     ScheduleName = Rule {
@@ -150,6 +159,27 @@ names! {
 impl Default for QueueName {
     fn default() -> Self {
         QueueName("default".into())
+    }
+}
+
+/// Windlass puts its own jobs into queues whose names begin like this.
+const RESERVED_PREFIX: &str = "windlass.";
+
+impl QueueName {
+    /// Whether only Windlass itself puts jobs into this queue.
+    pub fn is_reserved(&self) -> bool {
+        self.as_str().starts_with(RESERVED_PREFIX)
+    }
+
+    /// Refuses a reserved queue as the place of a job.
+    pub fn check_unreserved(&self) -> Result<(), Invalid> {
+        if self.is_reserved() {
+            let rule = format!(
+                "must not begin with `{RESERVED_PREFIX}`, because Windlass reserves these queues for its own jobs; choose another name"
+            );
+            return Err(Invalid::new("queue", rule));
+        }
+        Ok(())
     }
 }
 

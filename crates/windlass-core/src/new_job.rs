@@ -118,6 +118,7 @@ impl NewJob {
     /// Checks what the types of the fields do not check, with payloads up to `payload_bytes_max`.
     pub fn check_with(&self, payload_bytes_max: usize) -> Result<(), Invalid> {
         let within = |field: &'static str| move |error: Invalid| error.within(field);
+        self.queue.check_unreserved()?;
         self.payload
             .check_size(payload_bytes_max)
             .map_err(within("payload"))?;
@@ -303,6 +304,13 @@ mod tests {
         };
         let tag = Tag::new("t").unwrap();
         for (field, job) in [
+            (
+                "queue",
+                NewJob {
+                    queue: QueueName::new("windlass.hooks").unwrap(),
+                    ..new("a")
+                },
+            ),
             (
                 "delay",
                 NewJob {

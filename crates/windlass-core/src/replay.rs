@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::words::string_enum;
-use crate::{Invalid, RevivalTally, Timestamp};
+use crate::{ActionTally, Invalid, Timestamp};
 
 /// The first outcomes that the share of failures is computed over, if `min_sample` is smaller.
 const WINDOW_MIN: u64 = 200;
@@ -197,9 +197,9 @@ impl ReplayProgress {
     }
 
     /// Starts a canary that does not count what was revived before.
-    fn start_canary(&mut self, tally: &RevivalTally) {
+    fn start_canary(&mut self, tally: &ActionTally) {
         *self = ReplayProgress {
-            revived_before: tally.revived(),
+            revived_before: tally.changed(),
             failed_before: tally.first_failed + tally.first_failed_alike,
             failed_alike_before: tally.first_failed_alike,
             pending_before: tally.pending,
@@ -217,7 +217,7 @@ impl ReplayProgress {
     pub fn next(
         &mut self,
         rules: &ReplayRules,
-        tally: &RevivalTally,
+        tally: &ActionTally,
         is_walked: bool,
         allowance: u64,
         now: Timestamp,
@@ -245,11 +245,11 @@ impl ReplayProgress {
     fn next_of_canary(
         &self,
         rules: &ReplayRules,
-        tally: &RevivalTally,
+        tally: &ActionTally,
         is_walked: bool,
         now: Timestamp,
     ) -> Option<ReplayStep> {
-        let revived = tally.revived().saturating_sub(self.revived_before);
+        let revived = tally.changed().saturating_sub(self.revived_before);
         let size = if is_walked {
             revived
         } else {
@@ -285,7 +285,7 @@ impl ReplayProgress {
     fn next_of_rate(
         &mut self,
         rules: &ReplayRules,
-        tally: &RevivalTally,
+        tally: &ActionTally,
         is_walked: bool,
         allowance: u64,
         now: Timestamp,
@@ -311,7 +311,7 @@ impl ReplayProgress {
         ReplayStep::Revive(free.min(allowance))
     }
 
-    fn has_same_cause(&self, tally: &RevivalTally, limit: u32) -> bool {
+    fn has_same_cause(&self, tally: &ActionTally, limit: u32) -> bool {
         let alike = tally
             .first_failed_alike
             .saturating_sub(self.failed_alike_before);
@@ -326,7 +326,7 @@ impl ReplayProgress {
     /// Returns how many of the last first outcomes were failures, and how many outcomes these were:
     /// the size of the window, plus at most what arrived between two decisions. Fewer until the
     /// window is full.
-    fn window(&mut self, rules: &ReplayRules, tally: &RevivalTally) -> (u64, u64) {
+    fn window(&mut self, rules: &ReplayRules, tally: &ActionTally) -> (u64, u64) {
         let size = WINDOW_MIN.max(rules.min_sample.into());
         let failed = tally.first_failed + tally.first_failed_alike;
         let current = (failed, failed + tally.first_succeeded);

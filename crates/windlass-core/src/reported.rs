@@ -6,11 +6,6 @@ use crate::failure::Failure;
 use crate::settle::{CANCEL_GRACE, Report};
 use crate::{Job, Payload, Timeout, Timestamp};
 
-/// The most log lines that are kept with an attempt.
-pub const LOG_LINES_MAX: usize = 100;
-/// The most characters of a log line; the rest is cut.
-pub const LOG_LINE_CHARS_MAX: usize = 1000;
-
 /// How an attempt ended, as a remote worker reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerReport {

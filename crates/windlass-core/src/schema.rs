@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::{
-    ActionId, AttemptError, Fingerprint, JobId, Key, Kind, Payload, QueueName, ScheduleId,
-    ScheduleName, Tag, Timestamp, WorkerName,
+    ActionId, AttemptError, Fingerprint, HookName, JobId, Key, Kind, Payload, QueueName,
+    ScheduleId, ScheduleName, Tag, Timestamp, WorkerName,
 };
 
 macro_rules! inline_schemas {
@@ -36,6 +36,7 @@ inline_schemas! {
     Kind = {"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,128}$"};
     // The lookahead excludes `.` and `..`, which URL paths cannot contain.
     QueueName = {"type": "string", "pattern": "^(?!\\.{1,2}$)[A-Za-z0-9_.-]{1,64}$"};
+    HookName = {"type": "string", "pattern": "^(?!\\.{1,2}$)[A-Za-z0-9_.-]{1,48}$"};
     ScheduleName = {"type": "string", "pattern": "^(?!\\.{1,2}$)[A-Za-z0-9_.:/-]{1,128}$"};
     Key = {"type": "string", "minLength": 1, "maxLength": 256};
     Tag = {"type": "string", "minLength": 1, "maxLength": 64};

@@ -4,7 +4,8 @@
 //! [`ActionRunner`] polls; an ended one moves to another collection, where it expires. A runner
 //! holds an action by a lease inside the document and writes its progress there. What happened to
 //! each job is written with the job itself, so a runner that dies between changing jobs and writing
-//! its progress repeats nothing: a job remembers the last action that changed it.
+//! its progress repeats nothing: a job remembers the last action that changed it. The store counts the
+//! changed jobs in the same step, so their number is exact too.
 
 mod count;
 mod document;
@@ -17,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::warn;
 use windlass_core::{
-    ActionCommand, ActionId, ActionState, BulkChange, BulkRevival, Filter, Invalid, Job, JobId,
-    ReplayProgress, ReplayRules, RevivalTally, Timestamp,
+    ActionCommand, ActionId, ActionState, ActionTally, BulkChange, BulkRevival, Filter, Invalid,
+    Job, JobId, ReplayProgress, ReplayRules, Timestamp,
 };
 use windlass_store::{Change, Changed, PAGE_MAX, StoreError};
 
@@ -27,6 +28,7 @@ use crate::engine::Engine;
 use crate::event::{ActionEvent, Event};
 use crate::ids::Origin;
 
+pub(crate) use document::live as live_actions;
 pub use document::{Action, ItemFailure};
 pub use runner::{ActionRunner, ActionRunnerConfig, Activity};
 
@@ -97,6 +99,7 @@ impl Work {
     }
 
     fn check(&self) -> Result<(), Invalid> {
+        store_change(&self.bulk_change()).check()?;
         let text = serde_json::to_string(&self.bulk_change()).unwrap_or_default();
         if text.len() > CHANGE_BYTES_MAX {
             let rule = format!("must have at most {CHANGE_BYTES_MAX} bytes of JSON");
@@ -139,18 +142,14 @@ pub struct ActionPreview {
 pub struct ActionStatus {
     /// The action.
     pub action: Action,
-    /// The results of the jobs that a replay revived.
-    pub tally: RevivalTally,
+    /// How many jobs it changed; for a replay with their results.
+    pub tally: ActionTally,
 }
 
 impl ActionStatus {
     /// How many jobs the action changed.
     pub fn done(&self) -> u64 {
-        if self.action.work.is_replay() {
-            self.tally.revived()
-        } else {
-            self.action.done
-        }
+        self.tally.changed()
     }
 
     /// How many jobs it has not touched yet.
@@ -282,11 +281,7 @@ impl Actions {
     }
 
     async fn status(&self, action: Action) -> Result<ActionStatus, ActionError> {
-        let tally = if action.work.is_replay() {
-            self.engine.store().revival_tally(action.id).await?
-        } else {
-            RevivalTally::default()
-        };
+        let tally = self.engine.store().action_tally(action.id).await?;
         Ok(ActionStatus { action, tally })
     }
 

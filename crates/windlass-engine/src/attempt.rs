@@ -9,12 +9,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
-use windlass_core::{Invalid, Job, LOG_LINE_CHARS_MAX, LOG_LINES_MAX, Timestamp};
+use windlass_core::{AttemptLog, Invalid, Job};
 use windlass_store::{AttemptId, StoreError};
 
 use crate::attempt_end::AttemptDetail;
 use crate::engine::Engine;
 use crate::lingering_handlers::AttemptWork;
+use crate::logs;
 use crate::poison::lock;
 use crate::progress;
 use crate::slots::Slot;
@@ -152,13 +153,30 @@ enum KeptNote {
 /// What a handler recorded about its attempt, besides the outcome.
 #[derive(Default)]
 struct AttemptNotes {
-    lines: Vec<(Timestamp, String)>,
-    dropped: usize,
+    log: AttemptLog,
+    log_document: LogDocument,
     progress: Option<Value>,
     kept: BTreeMap<String, KeptNote>,
     /// The version of the progress document that this attempt wrote last.
     progress_version: Option<u64>,
 }
+
+/// How much of the log is in the document that others read while the attempt runs.
+#[derive(Default)]
+struct LogDocument {
+    /// The number of the last line that was written.
+    last_number: u64,
+    /// The elapsed time of the clock when the document was written last.
+    written: Option<Duration>,
+    /// The attempt is settled: the document is removed and must not be written again.
+    is_settled: bool,
+}
+
+/// The shortest interval between two writes of a log. It grows with the size of the log, because each
+/// write contains all of it.
+const LOG_EVERY: Duration = Duration::from_millis(500);
+/// The bytes of log that add [`LOG_EVERY`] to the interval.
+const LOG_EVERY_BYTES: usize = 8 * 1024;
 
 impl RunningAttempt {
     pub(crate) fn new(
@@ -221,19 +239,63 @@ impl RunningAttempt {
         &self.stop
     }
 
-    /// Stores a log line with the attempt.
+    /// Adds a text to the log of the attempt, within the limits of [`AttemptLog`].
     ///
-    /// Keeps at most [`LOG_LINES_MAX`] lines and counts the rest; each line is cut to
-    /// [`LOG_LINE_CHARS_MAX`] characters.
-    pub fn log(&self, line: &str) {
+    /// Others see the lines within a few seconds. The history keeps them when the attempt ends.
+    pub fn log(&self, text: &str) {
         let at = self.engine.now();
-        let mut notes = self.notes();
-        if notes.lines.len() >= LOG_LINES_MAX {
-            notes.dropped += 1;
-            return;
+        self.notes().log.push(at, text);
+    }
+
+    /// Whether the log has new lines and was last written long enough ago.
+    pub(crate) fn log_is_due(&self) -> bool {
+        let notes = self.notes();
+        if notes.log.last_number() == notes.log_document.last_number {
+            return false;
         }
-        let line = line.chars().take(LOG_LINE_CHARS_MAX).collect();
-        notes.lines.push((at, line));
+        let steps = u32::try_from(notes.log.bytes() / LOG_EVERY_BYTES).unwrap_or(u32::MAX);
+        let every = LOG_EVERY.saturating_mul(steps.saturating_add(1));
+        let elapsed = self.engine.clock().elapsed();
+        let written = notes.log_document.written;
+        written.is_none_or(|written| elapsed.saturating_sub(written) >= every)
+    }
+
+    /// Writes the log to its document.
+    pub(crate) async fn write_log(&self) -> Result<(), StoreError> {
+        let Some(log) = self.log_to_write() else {
+            return Ok(());
+        };
+        logs::write(&self.engine, self.id(), &log).await?;
+        if self.log_written(log.last_number()) {
+            logs::remove(&self.engine, self.id()).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the log, unless the attempt is settled. Remembers before the write that there is a
+    /// document, so that a settle meanwhile knows it.
+    fn log_to_write(&self) -> Option<AttemptLog> {
+        let mut notes = self.notes();
+        if notes.log_document.is_settled {
+            return None;
+        }
+        notes.log_document.written = Some(self.engine.clock().elapsed());
+        Some(notes.log.clone())
+    }
+
+    /// Remembers which lines the document has. Returns whether the attempt was settled meanwhile.
+    fn log_written(&self, last_number: u64) -> bool {
+        let document = &mut self.notes().log_document;
+        document.last_number = last_number;
+        document.is_settled
+    }
+
+    /// Ends the writing of the log, because the attempt is settled. Returns whether there is a
+    /// document to remove.
+    pub(crate) fn settle_log(&self) -> bool {
+        let document = &mut self.notes().log_document;
+        document.is_settled = true;
+        document.written.is_some()
     }
 
     /// Reports the progress of the attempt. The report is visible at once and stays in the history.
@@ -271,7 +333,7 @@ impl RunningAttempt {
     }
 
     /// Whether this is still the running attempt of its job, as far as this process knows.
-    fn is_running(&self, job: &Job) -> bool {
+    pub(crate) fn is_running(&self, job: &Job) -> bool {
         let lost = self.stop.reason() == Some(StopReason::LeaseLost);
         !lost && job.lease().is_some() && job.attempt == self.job.attempt
     }
@@ -343,8 +405,7 @@ impl RunningAttempt {
             KeptNote::AtTheEnd(value) => (name.clone(), value()),
         };
         AttemptDetail {
-            lines: notes.lines.clone(),
-            lines_dropped: notes.dropped,
+            log: notes.log.clone(),
             progress: notes.progress.clone(),
             kept: notes.kept.iter().map(read).collect(),
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use windlass_core::{Job, Report, Timestamp};
+use windlass_core::{AttemptLog, Job, Report};
 use windlass_store::{AttemptId, AttemptReport, Settled, StoreError};
 
 use crate::engine::Engine;
@@ -26,8 +26,7 @@ pub(crate) struct AttemptEnd<'a> {
 /// What the history stores about an attempt besides its outcome.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptDetail {
-    pub(crate) lines: Vec<(Timestamp, String)>,
-    pub(crate) lines_dropped: usize,
+    pub(crate) log: AttemptLog,
     pub(crate) progress: Option<Value>,
     /// The values that the handler stored, by name.
     pub(crate) kept: Map<String, Value>,
@@ -36,11 +35,8 @@ pub(crate) struct AttemptDetail {
 impl AttemptDetail {
     fn into_json(self) -> Option<Value> {
         let mut detail = self.kept;
-        if !self.lines.is_empty() || self.progress.is_some() {
-            let line = |(at, line): &(Timestamp, String)| json!({"at": at, "line": line});
-            let lines: Vec<Value> = self.lines.iter().map(line).collect();
-            detail.insert("log".to_owned(), lines.into());
-            detail.insert("log_lines_dropped".to_owned(), self.lines_dropped.into());
+        if !self.log.is_empty() || self.progress.is_some() {
+            detail.extend(self.log.to_json());
             detail.insert("progress".to_owned(), json!(self.progress));
         }
         (!detail.is_empty()).then_some(Value::Object(detail))

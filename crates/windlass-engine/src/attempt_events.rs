@@ -62,6 +62,7 @@ impl Engine {
             Outcome::Snoozed | Outcome::Cancelled => {}
         }
         if let Some(fingerprint) = settlement.fingerprint.filter(|_| settlement.is_new_group) {
+            self.new_groups().add(job, fingerprint, now);
             emit(JobEvent::FailureGroupCreated { fingerprint });
         }
         match (settlement.verdict, settlement.outcome) {

@@ -179,7 +179,10 @@ impl Committer {
                         self.outcomes().deferred.push(outcome);
                     }
                 }
-                Settled::Done(_) => self.registry.settled(outcome.attempt.id()),
+                Settled::Done(_) => {
+                    self.engine.log_settled(&outcome.attempt);
+                    self.registry.settled(outcome.attempt.id());
+                }
                 Settled::LeaseLost => self.lose(&outcome),
             }
         }
@@ -191,6 +194,7 @@ impl Committer {
                 self.engine
                     .emit_ended(job, attempt, &settlement, outcome.ran, now);
             }
+            self.engine.log_settled(&outcome.attempt);
             self.registry.settled(outcome.attempt.id());
         }
         batch.outcomes.clear();

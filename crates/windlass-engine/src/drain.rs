@@ -155,6 +155,7 @@ impl Worker {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
+        self.signal_follower.pass().await?;
         let now = self.engine.now();
         self.sweeper.send_heartbeat(now).await?;
         self.sweeper.pass(now).await?;
@@ -413,7 +414,7 @@ impl Worker {
         }
         self.config().handlers.get(&job.kind)?;
         let limits = limits.get(&job.queue);
-        if limits.is_some_and(|limits| limits.paused.is_some()) {
+        if !self.fetcher.may_claim() || limits.is_some_and(|limits| limits.paused.is_some()) {
             return None;
         }
         if job.run_at > now {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -12,7 +12,8 @@ use tokio::sync::futures::Notified;
 use tracing::warn;
 use windlass_core::{Job, JobId, State, Timestamp};
 use windlass_store::{
-    ActionStep, CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store, StoreError,
+    ActionStep, AttemptId, CHANGE_MAX, Change, Changed, Enqueue, EnqueueMode, Enqueued, Store,
+    StoreError,
 };
 
 use crate::clock::Clock;
@@ -20,6 +21,7 @@ use crate::committer::is_refusal;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Event, Events, JobEvent, JobRef, Observer, Subscription};
 use crate::finish_waits::FinishWaits;
+use crate::hook::NewGroups;
 use crate::ids::Ids;
 use crate::instrumented_store::InstrumentedStore;
 use crate::job_log::JobLog;
@@ -50,6 +52,7 @@ pub struct Engine {
     due: Mutex<BTreeSet<Timestamp>>,
     due_changed: Notify,
     actions_changed: Notify,
+    signals_changed: Notify,
     instance: String,
     finish_waits: FinishWaits,
     dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
@@ -57,8 +60,10 @@ pub struct Engine {
     lingering: Arc<LingeringHandlers>,
     loops: Mutex<BTreeMap<String, Arc<Pulse>>>,
     job_log: JobLog,
+    settled_logs: Mutex<Vec<AttemptId>>,
     collector: Collector,
     unreadable_settings: UnreadableSettings,
+    new_groups: NewGroups,
 }
 
 impl Engine {
@@ -92,6 +97,7 @@ impl Engine {
             due: Mutex::default(),
             due_changed: Notify::new(),
             actions_changed: Notify::new(),
+            signals_changed: Notify::new(),
             instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             finish_waits: FinishWaits::default(),
             dispatchers: Mutex::default(),
@@ -99,8 +105,10 @@ impl Engine {
             lingering: Arc::default(),
             loops: Mutex::default(),
             job_log: JobLog::default(),
+            settled_logs: Mutex::default(),
             collector: Collector::default(),
             unreadable_settings: UnreadableSettings::default(),
+            new_groups: NewGroups::default(),
         }
     }
 
@@ -124,6 +132,11 @@ impl Engine {
     /// The queues whose settings cannot be read.
     pub(crate) fn unreadable_settings(&self) -> &UnreadableSettings {
         &self.unreadable_settings
+    }
+
+    /// The failure groups that became new in this process.
+    pub(crate) fn new_groups(&self) -> &NewGroups {
+        &self.new_groups
     }
 
     /// Whether the store accepts writes.
@@ -165,6 +178,11 @@ impl Engine {
     /// The log of jobs and schedules.
     pub(crate) fn job_log(&self) -> &JobLog {
         &self.job_log
+    }
+
+    /// The settled attempts whose log documents are still to be removed.
+    pub(crate) fn settled_logs(&self) -> MutexGuard<'_, Vec<AttemptId>> {
+        lock(&self.settled_logs)
     }
 
     /// Counts what happens, for the statistics.
@@ -282,6 +300,11 @@ impl Engine {
     /// Completes when an action of this process was created or changed by a person.
     pub(crate) fn actions_changed(&self) -> &Notify {
         &self.actions_changed
+    }
+
+    /// Notified when this process has sent or withdrawn a signal to a worker.
+    pub(crate) fn signals_changed(&self) -> &Notify {
+        &self.signals_changed
     }
 
     pub(crate) fn finish_waits(&self) -> &FinishWaits {

@@ -21,6 +21,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use windlass_core::fairness::{
@@ -43,6 +44,7 @@ use crate::saturate::{to_u32, to_usize};
 use crate::slots::Slots;
 use crate::sources::{NO_SLOTS, QueueRules, Source, Sources};
 use crate::watchdog::Pulse;
+use crate::worker_state::WorkerState;
 
 /// What the fetcher claims, and how.
 #[derive(Debug, Clone)]
@@ -70,6 +72,7 @@ pub(crate) struct Fetcher {
     slots: Arc<Slots>,
     dispatcher: Arc<Dispatcher>,
     stop: CancellationToken,
+    worker_state: watch::Receiver<WorkerState>,
     state: Mutex<FetcherState>,
 }
 
@@ -115,6 +118,7 @@ impl Fetcher {
         slots: Arc<Slots>,
         dispatcher: Arc<Dispatcher>,
         stop: CancellationToken,
+        worker_state: watch::Receiver<WorkerState>,
     ) -> Self {
         let state = FetcherState {
             discovery: Discovery::new(config.sources.discovered.len()),
@@ -126,6 +130,7 @@ impl Fetcher {
             slots,
             dispatcher,
             stop,
+            worker_state,
             state: Mutex::new(state),
         };
         fetcher.count_lanes();
@@ -212,7 +217,7 @@ impl Fetcher {
     }
 
     fn next_look(&self, pattern: usize, free_slots: usize, round: &Round) -> Option<DueQueues> {
-        if free_slots == 0 || self.stop.is_cancelled() {
+        if free_slots == 0 || !self.may_claim() {
             return None;
         }
         let (now, state) = (self.engine.now(), &mut *self.state());
@@ -269,7 +274,12 @@ impl Fetcher {
         self.state().discovery.look_now();
     }
 
-    /// Claims from one queue, unless the plan allows no job or the worker is stopping.
+    /// Whether the worker may claim: it is neither stopping nor paused by an operator.
+    pub(crate) fn may_claim(&self) -> bool {
+        !self.stop.is_cancelled() && *self.worker_state.borrow() == WorkerState::Running
+    }
+
+    /// Claims from one queue, unless the plan allows no job or the worker may not claim.
     async fn claim_from(
         &self,
         queue: &QueueName,
@@ -281,7 +291,7 @@ impl Fetcher {
         };
         let plan = self.state().credits.plan(queue, rules.guards, pool, slots);
         match self.open_claim(queue, pool, plan) {
-            Some(open) if !self.stop.is_cancelled() => self.claim(open).await,
+            Some(open) if self.may_claim() => self.claim(open).await,
             _ => Ok(0),
         }
     }
@@ -427,6 +437,10 @@ impl Fetcher {
         let mut poll_at = clock.now();
         let mut backoff = LoopBackoff::new();
         while !self.stop.is_cancelled() {
+            if !self.may_claim() && self.state().open.is_none() {
+                self.wait_until_resumed().await;
+                continue;
+            }
             if changes.has_changed().unwrap_or(false) {
                 self.jobs_may_be_due();
             }
@@ -471,6 +485,17 @@ impl Fetcher {
                 clock.sleep(wait).await;
             }
         }
+    }
+
+    /// Waits until an operator resumes the worker, or it stops. Jobs may have become due meanwhile.
+    async fn wait_until_resumed(&self) {
+        let mut worker_state = self.worker_state.clone();
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            // An error means that the worker was dropped; the fetcher ends with it.
+            _ = worker_state.wait_for(|state| *state == WorkerState::Running) => {}
+        }
+        self.look_for_due_queues();
     }
 
     /// Waits until there may be something to claim and a slot for it. The last look was at

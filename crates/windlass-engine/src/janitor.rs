@@ -15,6 +15,7 @@ use windlass_store::{
 
 use crate::audit::{Actor, Audit};
 use crate::engine::Engine;
+use crate::logs;
 use crate::poison::lock;
 use crate::saturate::to_u64;
 use crate::watchdog::Pulse;
@@ -27,11 +28,14 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long failure groups without jobs are kept.
 const EMPTY_GROUPS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long the results of replays are kept, which is longer than the replays themselves.
-const REPLAY_TALLIES_KEPT: Duration = Duration::from_secs(180 * 24 * 3600);
+/// How long tallies of actions are kept, which is longer than the actions themselves.
+const ACTION_TALLIES_KEPT: Duration = Duration::from_secs(180 * 24 * 3600);
 
 /// The number of schedules whose skip records one pass trims.
 const SCHEDULES_PER_PASS: usize = 100;
+
+/// The number of log documents that one pass examines. It reads the job of each.
+const LOGS_PER_PASS: usize = 100;
 
 /// How long data is kept.
 #[derive(Debug, Clone)]
@@ -71,8 +75,8 @@ pub struct Janitor {
     config: JanitorConfig,
     /// Where the next purge of a queue continues, if the last one did not reach the end.
     purge_cursors: Mutex<BTreeMap<(QueueName, ListedState), JobId>>,
-    /// Where trimming of skip records continues, by name; empty when it starts over.
-    schedule_cursor: Mutex<BTreeMap<&'static str, String>>,
+    /// Where each walk through names continues; empty when it starts over.
+    walk_cursors: Mutex<BTreeMap<&'static str, String>>,
 }
 
 impl Janitor {
@@ -83,12 +87,12 @@ impl Janitor {
             engine,
             config,
             purge_cursors: Mutex::default(),
-            schedule_cursor: Mutex::default(),
+            walk_cursors: Mutex::default(),
         }
     }
 
-    fn schedule_cursor(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
-        lock(&self.schedule_cursor)
+    fn walk_cursors(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        lock(&self.walk_cursors)
     }
 
     fn purge_cursors(&self) -> MutexGuard<'_, BTreeMap<(QueueName, ListedState), JobId>> {
@@ -123,10 +127,11 @@ impl Janitor {
         let before = now.saturating_sub(self.config.retention);
         self.forget_schedules(before).await?;
         self.forget_nodes(now).await?;
+        self.forget_logs().await?;
         store.remove_expired(EXPIRED_MAX, now).await?;
         let groups_before = now.saturating_sub(EMPTY_GROUPS_KEPT);
-        let replays_before = now.saturating_sub(REPLAY_TALLIES_KEPT);
-        store.trim_tallies(groups_before, replays_before).await?;
+        let actions_before = now.saturating_sub(ACTION_TALLIES_KEPT);
+        store.trim_tallies(groups_before, actions_before).await?;
         Ok(removed)
     }
 
@@ -190,16 +195,16 @@ impl Janitor {
         const WALK: &str = "schedules";
         let store = self.engine.store();
         let schedules = store.schedules().await?.readable;
-        let after = self.schedule_cursor().remove(WALK).unwrap_or_default();
+        let after = self.walk_cursors().remove(WALK).unwrap_or_default();
         let name = |schedule: &Schedule| schedule.definition.name.to_string();
         let mut walked = schedules.iter().filter(|one| name(one) > after);
         for schedule in walked.by_ref().take(SCHEDULES_PER_PASS) {
             let topic = Fire::skipped_topic(schedule.id);
             store.trim(&topic, before, RECORDS_MAX).await?;
-            self.schedule_cursor().insert(WALK, name(schedule));
+            self.walk_cursors().insert(WALK, name(schedule));
         }
         if walked.next().is_none() {
-            self.schedule_cursor().remove(WALK);
+            self.walk_cursors().remove(WALK);
         }
         for schedule in schedules {
             let has_ended = schedule.next_at.is_none() && !schedule.definition.paused;
@@ -209,6 +214,18 @@ impl Janitor {
                 let version = Expected::Version(schedule.version);
                 store.remove_schedule(schedule.id, version).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Removes logs whose job was removed: those of lost attempts, and those that were reported
+    /// through another node than the outcome.
+    async fn forget_logs(&self) -> Result<(), StoreError> {
+        const WALK: &str = "logs";
+        let after = self.walk_cursors().remove(WALK).unwrap_or_default();
+        let next = logs::remove_orphans(&self.engine, &after, LOGS_PER_PASS).await?;
+        if let Some(next) = next {
+            self.walk_cursors().insert(WALK, next);
         }
         Ok(())
     }

@@ -29,12 +29,15 @@ mod event;
 mod fetcher;
 mod finish_waits;
 mod handler;
+mod hook;
 mod ids;
 mod instrumented_store;
 mod janitor;
 mod job_log;
 mod lingering_handlers;
 mod log_throttle;
+mod log_writer;
+mod logs;
 mod loop_backoff;
 mod maintenance;
 mod poison;
@@ -52,6 +55,7 @@ mod sweeper;
 mod watchdog;
 mod worker;
 mod worker_description;
+mod worker_state;
 mod write_health;
 
 pub use action::{
@@ -69,6 +73,7 @@ pub use event::{
     ActionEvent, Event, JobEvent, JobRef, Observer, Received, ScheduleEvent, Subscription,
 };
 pub use handler::{Handler, Handlers, Hooks, Running};
+pub use hook::{HookError, HookWatcher, HookWatcherConfig, StoredHooks};
 pub use ids::{Ids, Origin};
 pub use janitor::{Janitor, JanitorConfig};
 pub use lingering_handlers::lingering_jobs;
@@ -84,4 +89,5 @@ pub use tokio_util::sync::CancellationToken;
 pub use watchdog::{Health, PATIENCE_DEFAULT};
 pub use worker::{Stopped, Worker, WorkerConfig};
 pub use worker_description::{WorkerDescription, is_alive};
+pub use worker_state::WorkerState;
 pub use write_health::WriteHealth;

@@ -1,5 +1,5 @@
 //! The maintenance of a store without a worker: the sweeper, the scheduler, the janitor, the
-//! statistics and the runner of bulk actions.
+//! statistics, the runner of bulk actions and the watcher of hooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use crate::action::{ActionRunner, ActionRunnerConfig};
 use crate::engine::Engine;
+use crate::hook::{HookWatcher, HookWatcherConfig};
 use crate::janitor::{Janitor, JanitorConfig};
 use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::statistics::StatisticsWriter;
@@ -49,8 +50,8 @@ impl MaintenanceConfig {
     }
 }
 
-/// Maintains a store until `stop`: ends attempts of dead workers, fires schedules, removes old data
-/// and writes statistics.
+/// Maintains a store until `stop`: ends attempts of dead workers, fires schedules, removes old data,
+/// writes statistics and makes the reports of hooks.
 pub async fn run_maintenance(
     engine: Arc<Engine>,
     config: MaintenanceConfig,
@@ -91,6 +92,12 @@ pub async fn run_maintenance(
     keep(
         "actions",
         Box::new(move |pulse| Box::pin(Arc::clone(&runner).run(until.clone(), pulse))),
+    );
+    let watcher = HookWatcher::new(Arc::clone(&engine), HookWatcherConfig::default());
+    let (until, watcher) = (stop.clone(), Arc::new(watcher));
+    keep(
+        "hooks",
+        Box::new(move |pulse| Box::pin(Arc::clone(&watcher).run(until.clone(), pulse))),
     );
     let until = stop.clone();
     keep(
@@ -168,7 +175,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(engine.health().len(), 5);
+        assert_eq!(engine.health().len(), 6);
         stop.cancel();
         kept.await.unwrap();
         assert!(engine.store().nodes().await.unwrap().is_empty());

@@ -34,13 +34,16 @@ use windlass_core::retry::{Cap, Preset, WorkerRetry};
 use windlass_core::{Invalid, Kind, QueueName, WorkerName, format_duration};
 use windlass_store::StoreError;
 
+pub use crate::logs::ReportedLines;
 pub use claim::{Admission, ClaimError, RemoteClaim, RemoteClaimed};
 pub use lease::Lost;
-pub use progress::REMOTE_PROGRESS_BYTES_MAX;
+pub use progress::{REMOTE_PROGRESS_BYTES_MAX, RemoteProgress};
 pub use renew::{RemoteRenewal, RemoteRenewed};
 pub use roster::{Roster, WORKERS_MAX, remote_workers};
 pub use settle::{RemoteOutcome, RemoteSettled};
+pub(crate) use signals::{SIGNALS, signal_of};
 pub use signals::{Signal, Signals};
+pub use workers::Signalled;
 
 use crate::engine::Engine;
 use attempt_times::AttemptTimes;
@@ -185,6 +188,11 @@ pub enum RemoteError {
     /// The worker does not hold the attempt, or no longer.
     #[error("{0}")]
     LeaseLost(Lost),
+    /// An earlier claim with the same id named other queues.
+    #[error(
+        "`claim_id` repeats a claim of other queues; repeat it with the same queues, or use a new id"
+    )]
+    ClaimIdReused,
     /// The maximum number of workers is reached.
     #[error(
         "there are already {WORKERS_MAX} remote workers, the maximum; remove some, or wait 10 min until inactive ones are removed"

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::{
@@ -26,6 +27,7 @@ use crate::lingering_handlers::LINGERING;
 use crate::poison::lock;
 use crate::watchdog::Pulse;
 use crate::worker::LEASE_MIN;
+use crate::worker_state::WorkerState;
 
 /// The configuration of a sweeper.
 #[derive(Debug, Clone)]
@@ -61,6 +63,7 @@ impl SweeperConfig {
 pub struct Sweeper {
     engine: Arc<Engine>,
     config: SweeperConfig,
+    worker_state: Option<watch::Receiver<WorkerState>>,
     state: Mutex<SweeperState>,
 }
 
@@ -94,7 +97,16 @@ impl Sweeper {
         Sweeper {
             engine,
             config,
+            worker_state: None,
             state: Mutex::new(state),
+        }
+    }
+
+    /// Reports the state of this node's worker in its heartbeats.
+    pub(crate) fn reporting(self, worker_state: watch::Receiver<WorkerState>) -> Self {
+        Sweeper {
+            worker_state: Some(worker_state),
+            ..self
         }
     }
 
@@ -159,6 +171,9 @@ impl Sweeper {
             LEASE_MS.to_owned(),
             json!(self.config.lease.as_millis() as u64),
         );
+        if let Some(state) = &self.worker_state {
+            state.borrow().report(&mut about);
+        }
         if let Some(listed) = self.engine.lingering().listed() {
             about.insert(LINGERING.to_owned(), listed);
         }
@@ -200,6 +215,7 @@ impl Sweeper {
                 continue;
             };
             if let Some(fingerprint) = job.fingerprint.filter(|_| expired.is_new_group) {
+                self.engine.new_groups().add(job, fingerprint, now);
                 let what = JobEvent::FailureGroupCreated { fingerprint };
                 self.engine.emit_job(now, &JobRef::of(job), what);
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::Shared;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -23,7 +24,9 @@ use crate::dispatcher::{Dispatcher, DispatcherConfig};
 use crate::engine::Engine;
 use crate::fetcher::{Fetcher, FetcherConfig};
 use crate::handler::{Handlers, Hooks};
+use crate::hook::{HookWatcher, HookWatcherConfig};
 use crate::janitor::{Janitor, JanitorConfig};
+use crate::log_writer::LogWriter;
 use crate::queue_settings::SettingsFollower;
 use crate::registry::Registry;
 use crate::saturate::to_usize;
@@ -34,6 +37,7 @@ use crate::statistics::StatisticsWriter;
 use crate::sweeper::{Sweeper, SweeperConfig};
 use crate::watchdog::{PATIENCE_DEFAULT, Pulse, keep_running};
 use crate::worker_description::WorkerDescription;
+use crate::worker_state::{SignalFollower, WorkerState};
 
 /// At shutdown, how long to wait for the store to accept the last outcomes.
 const LAST_SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -166,11 +170,15 @@ pub struct Worker {
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) fetcher: Arc<Fetcher>,
     settings_follower: Arc<SettingsFollower>,
+    pub(crate) signal_follower: Arc<SignalFollower>,
+    state: Arc<watch::Sender<WorkerState>>,
+    log_writer: Arc<LogWriter>,
     pub(crate) sweeper: Arc<Sweeper>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) janitor: Arc<Janitor>,
     statistics: Arc<StatisticsWriter>,
     action_runner: Arc<ActionRunner>,
+    hook_watcher: Arc<HookWatcher>,
     no_claims: CancellationToken,
 }
 
@@ -203,16 +211,26 @@ impl Worker {
         engine.add_dispatcher(&dispatcher);
         engine.add_slots(&slots);
         let no_claims = CancellationToken::new();
+        let state = Arc::new(watch::Sender::new(WorkerState::Running));
         let fetcher = Arc::new(Fetcher::new(
             Arc::clone(&engine),
             fetcher_config(&config),
             Arc::clone(&slots),
             Arc::clone(&dispatcher),
             no_claims.clone(),
+            state.subscribe(),
         ));
         let settings_follower = SettingsFollower::new(Arc::clone(&engine), Arc::clone(&fetcher));
         let settings_follower = Arc::new(settings_follower);
+        let log_writer = LogWriter::new(Arc::clone(&engine), Arc::clone(&registry));
         let sweeper = Sweeper::new(Arc::clone(&engine), sweeper_config(&config, total));
+        let sweeper = Arc::new(sweeper.reporting(state.subscribe()));
+        let signal_follower = SignalFollower::new(
+            Arc::clone(&engine),
+            config.name.clone(),
+            Arc::clone(&state),
+            Arc::clone(&sweeper),
+        );
         let scheduler = Scheduler::new(Arc::clone(&engine), SchedulerConfig::default());
         let janitor = Janitor::new(Arc::clone(&engine), config.janitor.clone());
         let statistics = StatisticsWriter::new(Arc::clone(&engine));
@@ -221,6 +239,7 @@ impl Worker {
             config.name.as_str(),
             ActionRunnerConfig::default(),
         );
+        let hook_watcher = HookWatcher::new(Arc::clone(&engine), HookWatcherConfig::default());
         Ok(Worker {
             engine,
             slots,
@@ -229,11 +248,15 @@ impl Worker {
             dispatcher,
             fetcher,
             settings_follower,
-            sweeper: Arc::new(sweeper),
+            signal_follower: Arc::new(signal_follower),
+            state,
+            log_writer: Arc::new(log_writer),
+            sweeper,
             scheduler: Arc::new(scheduler),
             janitor: Arc::new(janitor),
             statistics: Arc::new(statistics),
             action_runner: Arc::new(action_runner),
+            hook_watcher: Arc::new(hook_watcher),
             no_claims,
             config,
         })
@@ -244,7 +267,12 @@ impl Worker {
         &self.config
     }
 
-    /// Runs until `stop`. Then running jobs have `shutdown_grace` to finish; the worker gives back
+    /// What the worker does.
+    pub fn state(&self) -> WorkerState {
+        *self.state.borrow()
+    }
+
+    /// Runs until `stop`, or until an operator stops the worker. Then running jobs have `shutdown_grace` to finish; the worker gives back
     /// those that do not. `stop_now` ends the grace period at once.
     ///
     /// Dropping the future acts as if the process had been killed: the loops end, handlers are
@@ -298,14 +326,23 @@ impl Worker {
         {
             warn!(%error, "reading queue settings failed; retrying");
         }
+        // A signal to an earlier worker of this name must not stop this one.
+        if let Some(Err(error)) = self
+            .with_timeout(STORE_TIMEOUT, self.signal_follower.pass())
+            .await
+        {
+            warn!(%error, "reading the signal to this worker failed; retrying");
+        }
         let mut fetching = self.start_fetcher();
         let mut loops = self.start_loops(&loops_stop);
         info!(worker = %self.config.name, "started");
         tokio::select! {
             () = stop.cancelled() => {}
             () = stop_now.cancelled() => {}
+            () = self.stopped_by_operator() => {}
         }
         self.no_claims.cancel();
+        self.report_stopping(&mut loops);
         info!(worker = %self.config.name, running = self.slots.used(), "stopping");
         let grace = self
             .engine
@@ -336,6 +373,7 @@ impl Worker {
         }
         self.statistics.finish().await;
         let removed = self.engine.store().remove_node(self.config.name.as_str());
+        let removed = async { self.signal_follower.finish().await.and(removed.await) };
         match self.with_timeout(STORE_TIMEOUT, removed).await {
             Some(Ok(())) => {}
             Some(Err(error)) => {
@@ -348,6 +386,24 @@ impl Worker {
             released,
             unsettled,
         }
+    }
+
+    /// Waits until an operator stops the worker.
+    async fn stopped_by_operator(&self) {
+        let mut state = self.state.subscribe();
+        let stopping = state.wait_for(|state| *state == WorkerState::Stopping);
+        stopping.await.expect("this worker holds the sender");
+    }
+
+    /// Reports in a last heartbeat that the worker is stopping.
+    fn report_stopping(&self, loops: &mut JoinSet<()>) {
+        self.state.send_replace(WorkerState::Stopping);
+        let (sweeper, now) = (Arc::clone(&self.sweeper), self.engine.now());
+        loops.spawn(async move {
+            if let Err(error) = sweeper.send_heartbeat(now).await {
+                warn!(%error, "the last heartbeat failed");
+            }
+        });
     }
 
     /// Waits for a future, but at most for `time`.
@@ -407,10 +463,18 @@ impl Worker {
         self.spawn_loop(&mut loops, "committer", move |pulse| {
             Arc::clone(&committer).run(until.clone(), pulse)
         });
+        let (log_writer, until) = (Arc::clone(&self.log_writer), loops_stop.clone());
+        self.spawn_loop(&mut loops, "logs", move |pulse| {
+            Arc::clone(&log_writer).run(until.clone(), pulse)
+        });
         let (settings_follower, until) =
             (Arc::clone(&self.settings_follower), self.no_claims.clone());
         self.spawn_loop(&mut loops, "queue settings", move |pulse| {
             Arc::clone(&settings_follower).run(until.clone(), pulse)
+        });
+        let (signal_follower, until) = (Arc::clone(&self.signal_follower), self.no_claims.clone());
+        self.spawn_loop(&mut loops, "signals", move |pulse| {
+            Arc::clone(&signal_follower).run(until.clone(), pulse)
         });
         let (sweeper, until) = (Arc::clone(&self.sweeper), self.no_claims.clone());
         self.spawn_loop(&mut loops, "sweeper", move |pulse| {
@@ -426,6 +490,10 @@ impl Worker {
         let (runner, until) = (Arc::clone(&self.action_runner), self.no_claims.clone());
         self.spawn_loop(&mut loops, "actions", move |pulse| {
             Arc::clone(&runner).run(until.clone(), pulse)
+        });
+        let (watcher, until) = (Arc::clone(&self.hook_watcher), self.no_claims.clone());
+        self.spawn_loop(&mut loops, "hooks", move |pulse| {
+            Arc::clone(&watcher).run(until.clone(), pulse)
         });
         let (janitor, until) = (Arc::clone(&self.janitor), self.no_claims.clone());
         self.spawn_loop(&mut loops, "janitor", move |pulse| {

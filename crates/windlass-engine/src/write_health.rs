@@ -30,7 +30,7 @@ const READS: [&str; 18] = [
     "attempts",
     "counts",
     "failure_groups",
-    "revival_tally",
+    "action_tally",
     "queues",
     "schedules",
     "schedule",

@@ -16,7 +16,11 @@ impl State {
         now: Timestamp,
     ) -> Vec<Changed> {
         let ids = jobs.iter();
-        ids.map(|id| self.change(*id, change, step, now)).collect()
+        let answers: Vec<_> = ids.map(|id| self.change(*id, change, step, now)).collect();
+        if let Some((action, count, by)) = step.and_then(|step| step.count(&answers)) {
+            self.actions.entry(action).or_default().add(count, by);
+        }
+        answers
     }
 
     fn change(
@@ -75,14 +79,21 @@ impl State {
         before
             .after(Event::Revived(revival.consent))
             .ok_or(Changed::Conflict(before))?;
-        if self.key_is_taken(job, &job.queue, now) {
+        let queue = revival.changes.queue.as_ref().unwrap_or(&job.queue);
+        if self.key_is_taken(job, queue, now) {
             return Err(Changed::KeyTaken(before));
         }
-        if let Some(max_depth) = self.full(&job.queue) {
+        if let Some(max_depth) = self.full(queue) {
             return Err(Changed::QueueFull { max_depth });
         }
+        let finished = job.clone();
         job.revive(revival.clone(), replay, now)?;
-        self.take_key(job);
+        // A cancelled job may still hold its key in the queue that it leaves.
+        if finished.queue != job.queue && !self.key_is_taken(&finished, &finished.queue, now) {
+            self.move_key(&finished, job);
+        } else {
+            self.take_key(job);
+        }
         Ok(())
     }
 

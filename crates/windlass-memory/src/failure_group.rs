@@ -1,10 +1,10 @@
-//! Failure groups, and the results of jobs that replays revived.
+//! Failure groups, and the tallies of actions.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use windlass_core::{
-    ActionId, Fingerprint, GROUPS_MAX, GroupKey, GroupMember, Job, JobId, RevivalTally, Timestamp,
+    ActionId, ActionTally, Fingerprint, GROUPS_MAX, GroupKey, GroupMember, Job, JobId, Timestamp,
     hour_of, is_new_group, revival_changes,
 };
 use windlass_store::{FailureGroup, GROUP_HOURS, GroupFilter};
@@ -48,7 +48,7 @@ impl State {
             };
             if self.groups.keys().filter(is_sibling).count() >= GROUPS_MAX {
                 key.fingerprint = Fingerprint::OTHER;
-                job.fingerprint = Some(Fingerprint::OTHER);
+                job.count_as_other();
             }
         }
         Some(key)
@@ -70,7 +70,7 @@ impl State {
     /// Counts what a change of a job means for replays; `None` if the job is removed.
     pub(crate) fn count_revival(&mut self, before: &Job, after: Option<&Job>) {
         for (replay, count, by) in revival_changes(before, after) {
-            self.revivals.entry(replay).or_default().add(count, by);
+            self.actions.entry(replay).or_default().add(count, by);
         }
     }
 
@@ -115,11 +115,11 @@ impl State {
         }
     }
 
-    pub(crate) fn revival_tally(&self, replay: ActionId) -> RevivalTally {
-        self.revivals.get(&replay).copied().unwrap_or_default()
+    pub(crate) fn action_tally(&self, action: ActionId) -> ActionTally {
+        self.actions.get(&action).copied().unwrap_or_default()
     }
 
-    pub(crate) fn trim_tallies(&mut self, groups_before: Timestamp, replays_before: Timestamp) {
+    pub(crate) fn trim_tallies(&mut self, groups_before: Timestamp, actions_before: Timestamp) {
         let used: std::collections::BTreeSet<GroupKey> = self
             .jobs
             .values()
@@ -127,7 +127,7 @@ impl State {
             .collect();
         self.groups
             .retain(|key, group| group.last_seen_at >= groups_before || used.contains(key));
-        let oldest = ActionId::new(replays_before, 0);
-        self.revivals.retain(|replay, _| *replay >= oldest);
+        let oldest = ActionId::new(actions_before, 0);
+        self.actions.retain(|action, _| *action >= oldest);
     }
 }

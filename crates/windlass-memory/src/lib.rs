@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{
-    ActionId, GroupKey, Job, JobId, QueueName, RevivalTally, ScheduleId, Timestamp,
+    ActionId, ActionTally, GroupKey, Job, JobId, QueueName, ScheduleId, Timestamp,
 };
 use windlass_store::{
     ActionStep, Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Counts,
@@ -161,16 +161,16 @@ impl Store for MemoryStore {
         Ok(self.state().failure_groups(filter, after, limit, now))
     }
 
-    async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError> {
-        Ok(self.state().revival_tally(replay))
+    async fn action_tally(&self, action: ActionId) -> Result<ActionTally, StoreError> {
+        Ok(self.state().action_tally(action))
     }
 
     async fn trim_tallies(
         &self,
         groups_before: Timestamp,
-        replays_before: Timestamp,
+        actions_before: Timestamp,
     ) -> Result<(), StoreError> {
-        self.state().trim_tallies(groups_before, replays_before);
+        self.state().trim_tallies(groups_before, actions_before);
         Ok(())
     }
 

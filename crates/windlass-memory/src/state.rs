@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use windlass_core::{
-    ActionId, GroupKey, Job, JobId, Key, QueueName, RevivalTally, ScheduleId, State as JobState,
+    ActionId, ActionTally, GroupKey, Job, JobId, Key, QueueName, ScheduleId, State as JobState,
     Timestamp,
 };
 use windlass_store::{Attempt, AttemptId, Document, Node, QueueLimits, Record, Schedule};
@@ -42,7 +42,7 @@ pub(crate) struct State {
     pub(crate) last_cursor: u64,
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) groups: BTreeMap<GroupKey, Group>,
-    pub(crate) revivals: BTreeMap<ActionId, RevivalTally>,
+    pub(crate) actions: BTreeMap<ActionId, ActionTally>,
 }
 
 impl State {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use windlass_core::{
-    Conflict, Edit, Event, Job, JobId, Patch, QueueName, Revival, State, Timestamp,
+    ActionCount, ActionId, Conflict, Edit, Event, Job, JobId, Patch, QueueName, Revival,
+    RevivalChanges, State, Timestamp,
 };
 use windlass_store::stored::LastAttempt;
 use windlass_store::{ActionStep, Attempt, Change, Changed};
@@ -54,7 +55,8 @@ pub(crate) async fn change(
     batch.free_depths = free_depths;
     let answers: Vec<Changed> = ids.iter().map(|id| batch.change(*id, order, now)).collect();
     batch.enter_groups(session, groups, now).await?;
-    batch.write(session, change, now).await?;
+    let counted = order.step.and_then(|step| step.count(&answers));
+    batch.write(session, change, counted, now).await?;
     session.commit().await?;
     let changed = batch.changed.iter().filter_map(|id| batch.jobs.get(id));
     let waiting = changed.filter(|job| job.state() == State::Waiting).cloned();
@@ -68,6 +70,12 @@ async fn queues_entered(
     change: &Change,
 ) -> DriverResult<Vec<String>> {
     match change {
+        Change::Revive(Revival {
+            changes: RevivalChanges {
+                queue: Some(queue), ..
+            },
+            ..
+        }) => Ok(vec![queue.to_string()]),
         Change::Revive(_) => {
             let sql = "select queue from windlass.dead where id = any ($1)
                  union select queue from windlass.finished where id = any ($1)";
@@ -101,6 +109,7 @@ impl ChangeBatch {
     ) -> DriverResult<Self> {
         let target = match change {
             Change::Edit(Edit { queue, .. }) | Change::Patch(Patch { queue, .. }) => queue.as_ref(),
+            Change::Revive(revival) => revival.changes.queue.as_ref(),
             _ => None,
         };
         let jobs = found.jobs.values().map(|found| &found.job);
@@ -175,10 +184,18 @@ impl ChangeBatch {
         let before = job.state();
         let event = Event::Revived(revival.consent);
         before.after(event).ok_or(Changed::Conflict(before))?;
-        self.refuse_taken_key(job, &job.queue, before)?;
-        self.refuse_full(&job.queue)?;
+        let target = revival.changes.queue.as_ref().unwrap_or(&job.queue);
+        self.refuse_taken_key(job, target, before)?;
+        self.refuse_full(target)?;
         let replay = step.and_then(ActionStep::replay);
+        let left = unique_key::queue_key(job, &job.queue);
         job.revive(revival.clone(), replay, now)?;
+        // A cancelled job may still hold its key in the queue that it leaves.
+        if let Some(left) = left
+            && self.holders.get(&left) == Some(&job.id)
+        {
+            self.holders.remove(&left);
+        }
         self.enter(&job.queue);
         Ok(())
     }
@@ -280,6 +297,7 @@ impl ChangeBatch {
         &self,
         session: &mut Session,
         change: &Change,
+        counted: Option<(ActionId, ActionCount, i64)>,
         now: Timestamp,
     ) -> DriverResult<()> {
         let changed = || {
@@ -289,6 +307,9 @@ impl ChangeBatch {
         let mut tallies = TallyChanges::default();
         for (before, job) in changed() {
             tallies.count(&before.job, Some(job));
+        }
+        if let Some((action, count, by)) = counted {
+            tallies.count_action(action, count, by);
         }
         tallies.write(session).await?;
         let patches = matches!(change, Change::Patch(_));
@@ -402,6 +423,9 @@ async fn purge(
     let mut tallies = TallyChanges::default();
     for before in &removed {
         tallies.count(&before.job, None);
+    }
+    if let Some((action, count, by)) = step.and_then(|step| step.count(&answers)) {
+        tallies.count_action(action, count, by);
     }
     tallies.write(session).await?;
     for table in [DEAD, FINISHED] {

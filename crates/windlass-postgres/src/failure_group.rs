@@ -96,7 +96,7 @@ impl Groups {
             }
             for job in jobs.iter_mut() {
                 if job.group().is_some_and(|(key, _)| full.contains(&key)) {
-                    job.fingerprint = Some(Fingerprint::OTHER);
+                    job.count_as_other();
                 }
             }
         }

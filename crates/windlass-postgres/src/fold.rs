@@ -78,7 +78,7 @@ fn is_full(rows: &[tokio_postgres::Row]) -> DriverResult<bool> {
 pub(crate) async fn trim(
     session: &mut Session,
     groups_before: Timestamp,
-    replays_before: Timestamp,
+    actions_before: Timestamp,
 ) -> DriverResult<()> {
     session.lock_first(LOCK);
     while is_full(
@@ -87,6 +87,6 @@ pub(crate) async fn trim(
             .await?,
     )? {}
     failure_group::trim(session, groups_before).await?;
-    tally_change::trim_revivals(session, replays_before).await?;
+    tally_change::trim_actions(session, actions_before).await?;
     session.commit().await
 }

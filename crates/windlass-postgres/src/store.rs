@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{
-    ActionId, GroupKey, Job, JobId, QueueName, RevivalTally, ScheduleId, Timestamp,
+    ActionId, ActionTally, GroupKey, Job, JobId, QueueName, ScheduleId, Timestamp,
 };
 use windlass_store::refused::{SweepPart, SweepSteps, split_on_refusal};
 use windlass_store::{
@@ -263,9 +263,9 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError> {
+    async fn action_tally(&self, action: ActionId) -> Result<ActionTally, StoreError> {
         self.run(Other, |mut session| async move {
-            tally_change::revival_tally(&mut session, replay).await
+            tally_change::action_tally(&mut session, action).await
         })
         .await
     }
@@ -273,11 +273,11 @@ impl Store for PostgresStore {
     async fn trim_tallies(
         &self,
         groups_before: Timestamp,
-        replays_before: Timestamp,
+        actions_before: Timestamp,
     ) -> Result<(), StoreError> {
         let trimmed = self
             .run(Other, |mut session| async move {
-                fold::trim(&mut session, groups_before, replays_before).await
+                fold::trim(&mut session, groups_before, actions_before).await
             })
             .await;
         self.groups.forget();

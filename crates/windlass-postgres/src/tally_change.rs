@@ -1,10 +1,10 @@
-//! What a transaction changes in the numbers of failure groups and replays.
+//! What a transaction changes in the numbers of failure groups and actions.
 
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
 use windlass_core::{
-    ActionId, GroupKey, GroupMember, Job, JobId, RevivalCount, RevivalTally, Timestamp, hour_of,
+    ActionCount, ActionId, ActionTally, GroupKey, GroupMember, Job, JobId, Timestamp, hour_of,
     revival_changes,
 };
 
@@ -13,11 +13,11 @@ use crate::param::{Time, params};
 use crate::row::{self, cause};
 use crate::session::Session;
 
-/// Changes of failure groups and of tallies of replays, summed up for one transaction.
+/// Changes of failure groups and of tallies of actions, summed up for one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct TallyChanges {
     groups: BTreeMap<GroupKey, GroupChange>,
-    revivals: BTreeMap<(ActionId, RevivalCount), i64>,
+    actions: BTreeMap<(ActionId, ActionCount), i64>,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -36,8 +36,13 @@ impl TallyChanges {
             self.add_member(after, 1);
         }
         for (replay, count, by) in revival_changes(before, after) {
-            *self.revivals.entry((replay, count)).or_default() += by;
+            self.count_action(replay, count, by);
         }
+    }
+
+    /// Adds to a number of an action.
+    pub(crate) fn count_action(&mut self, action: ActionId, count: ActionCount, by: i64) {
+        *self.actions.entry((action, count)).or_default() += by;
     }
 
     /// Adds a job to the numbers of its group, or subtracts it.
@@ -98,35 +103,35 @@ impl TallyChanges {
             ];
             session.query(sql, params).await?;
         }
-        let revivals = || self.revivals.iter().filter(|(_, by)| **by != 0);
-        let replays: Vec<Uuid> = revivals().map(|((replay, _), _)| action(*replay)).collect();
-        if !replays.is_empty() {
-            let counts: Vec<&str> = revivals().map(|((_, count), _)| count.name()).collect();
-            let jobs: Vec<i64> = revivals().map(|(_, by)| *by).collect();
+        let actions = || self.actions.iter().filter(|(_, by)| **by != 0);
+        let ids: Vec<Uuid> = actions().map(|((action, _), _)| uuid(*action)).collect();
+        if !ids.is_empty() {
+            let counts: Vec<&str> = actions().map(|((_, count), _)| count.name()).collect();
+            let jobs: Vec<i64> = actions().map(|(_, by)| *by).collect();
             let sql = include_str!("../sql/insert_revival_changes.sql");
-            session.query(sql, params![replays, counts, jobs]).await?;
+            session.query(sql, params![ids, counts, jobs]).await?;
         }
         Ok(())
     }
 }
 
-fn action(id: ActionId) -> Uuid {
+fn uuid(id: ActionId) -> Uuid {
     Uuid::from_u128(id.as_u128())
 }
 
-pub(crate) async fn revival_tally(
+pub(crate) async fn action_tally(
     session: &mut Session,
-    replay: ActionId,
-) -> DriverResult<RevivalTally> {
+    action: ActionId,
+) -> DriverResult<ActionTally> {
     let sql = "select count, sum(jobs)::bigint from (
              select count, jobs from windlass.revival_tallies where replay = $1
              union all
              select count, jobs from windlass.revival_changes where replay = $1
          ) as change group by count";
-    let mut tally = RevivalTally::default();
-    for found in session.read(sql, params![action(replay)]).await? {
+    let mut tally = ActionTally::default();
+    for found in session.read(sql, params![uuid(action)]).await? {
         let name: &str = found.try_get(0)?;
-        let count: RevivalCount = name
+        let count: ActionCount = name
             .parse()
             .map_err(|error: windlass_core::Invalid| DriverError::damaged(error.to_string()))?;
         tally.add(count, found.try_get(1)?);
@@ -134,9 +139,9 @@ pub(crate) async fn revival_tally(
     Ok(tally)
 }
 
-/// Removes the tallies of replays that were created before an instant.
-pub(crate) async fn trim_revivals(session: &mut Session, before: Timestamp) -> DriverResult<()> {
-    let oldest = action(ActionId::new(before, 0));
+/// Removes the tallies of actions that were created before an instant.
+pub(crate) async fn trim_actions(session: &mut Session, before: Timestamp) -> DriverResult<()> {
+    let oldest = uuid(ActionId::new(before, 0));
     for table in ["revival_tallies", "revival_changes"] {
         let sql = format!("delete from windlass.{table} where replay < $1");
         session.query(&sql, params![oldest]).await?;

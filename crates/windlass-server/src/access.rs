@@ -9,13 +9,15 @@
 mod browser;
 mod key;
 mod keys;
+mod login_links;
 mod proxy;
 mod scope;
 pub(crate) mod session;
 mod throttle;
+mod throttle_audit;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +28,11 @@ use windlass_store::StoreError;
 
 pub use key::{ApiKey, KeyHash};
 pub use keys::{KEYS, KEYS_MAX, KeyError, KeyInfo, Keys};
+pub(crate) use login_links::NEEDED as LOGIN_LINK_SCOPE;
+pub use login_links::{LoginLinkError, LoginLinks, NewLoginLink, RedeemError};
 pub use proxy::TrustedProxies;
 pub use scope::Scopes;
+pub(crate) use throttle_audit::audit_throttled;
 pub use windlass_api::{CheckedNewKey as NewKey, Scope};
 
 use browser::Hosts;
@@ -55,6 +60,8 @@ pub(crate) struct InProcess(pub(crate) Caller);
 impl Caller {
     /// The id of callers that need no key.
     pub(crate) const LOCAL: &'static str = "local";
+    /// The id of callers that could open the store themselves.
+    const STORE: &'static str = "store";
 
     /// Returns a caller that needs no key: a client of an open server.
     pub fn local() -> Self {
@@ -66,11 +73,12 @@ impl Caller {
         }
     }
 
-    /// Returns the caller of a command that opened the store itself.
+    /// Returns the caller of a command that opened the store itself, or that has the token in its
+    /// lock file.
     pub fn store() -> Self {
         Caller {
-            id: "store".to_owned(),
-            name: "store".to_owned(),
+            id: Caller::STORE.to_owned(),
+            name: Caller::STORE.to_owned(),
             scopes: Scopes::ALL,
             in_process: false,
         }
@@ -209,12 +217,29 @@ pub struct Access(Arc<AccessState>);
 
 struct AccessState {
     keys: Option<Keys>,
-    /// The only key that the server accepts, whose hash is not in the store, and its holder.
-    only_key: Option<(KeyHash, Caller)>,
+    token: Option<Token>,
     without_keys: WithoutKeys,
     throttle: Option<Throttle>,
     on_throttle: Option<OnThrottle>,
     hosts: Hosts,
+}
+
+/// A key of one start of this process, which the store does not know. Its holder is
+/// [`Caller::store`].
+struct Token {
+    hash: KeyHash,
+    /// The address that the server listens on.
+    own: IpAddr,
+}
+
+impl Token {
+    /// Whether this is the token, and the client is on this machine. The token lies in a file of
+    /// this machine, so no one else has a reason to send it.
+    fn admits(&self, given: &ApiKey, peer: Option<IpAddr>) -> bool {
+        let peer = peer.map(|peer| peer.to_canonical());
+        let is_here = peer.is_some_and(|peer| peer.is_loopback() || peer == self.own);
+        self.hash.matches(&given.hash()) && is_here
+    }
 }
 
 impl Access {
@@ -229,19 +254,28 @@ impl Access {
         Access::with(Some(Keys::new(engine)), without_keys)
     }
 
-    /// Requires this one key, which the store does not know. Its holder is `caller`.
-    pub(crate) fn by_one_key(key: &ApiKey, caller: Caller) -> Self {
-        let mut access = Access::with(None, WithoutKeys::Closed);
-        if let Some(state) = Arc::get_mut(&mut access.0) {
-            state.only_key = Some((key.hash(), caller));
+    /// Requires this one key, which the store does not know, from a client on this machine. Its
+    /// holder is [`Caller::store`].
+    pub(crate) fn by_one_key(key: &ApiKey) -> Self {
+        let access = Access::with(None, WithoutKeys::Closed);
+        access.with_token(key, Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// Also accepts this token, which the store does not know, from a client on this machine. Its
+    /// holder is [`Caller::store`]. The server listens on `own`. Call this before the first clone.
+    #[must_use]
+    pub(crate) fn with_token(mut self, token: &ApiKey, own: IpAddr) -> Self {
+        if let Some(state) = Arc::get_mut(&mut self.0) {
+            let hash = token.hash();
+            state.token = Some(Token { hash, own });
         }
-        access
+        self
     }
 
     fn with(keys: Option<Keys>, without_keys: WithoutKeys) -> Self {
         Access(Arc::new(AccessState {
             keys,
-            only_key: None,
+            token: None,
             without_keys,
             throttle: Some(Throttle::default()),
             on_throttle: None,
@@ -317,8 +351,8 @@ impl Access {
         if caller.in_process {
             return Ok(());
         }
-        let only_caller = self.0.only_key.as_ref().map(|(_, only)| &only.id);
-        if self.is_open(now).await? || only_caller == Some(&caller.id) {
+        let has_token = self.0.token.is_some() && caller.id == Caller::STORE;
+        if self.is_open(now).await? || has_token {
             return Ok(());
         }
         let Some(keys) = self.0.keys.as_ref().filter(|_| caller.id != Caller::LOCAL) else {
@@ -366,13 +400,12 @@ impl Access {
         let Some(given) = bearer(authorization).and_then(ApiKey::parse) else {
             return Err(self.failed(None, peer, now, Refused::Malformed));
         };
-        if let Some((hash, only)) = &self.0.only_key {
-            let matches = hash.matches(&given.hash());
-            let refused = || self.failed(None, peer, now, Refused::Unknown);
-            return matches.then(|| only.clone()).ok_or_else(refused);
+        let token = self.0.token.as_ref();
+        if token.is_some_and(|token| token.admits(&given, peer)) {
+            return Ok(Caller::store());
         }
         let Some(keys) = &self.0.keys else {
-            return Err(Refused::Missing);
+            return Err(self.failed(None, peer, now, Refused::Unknown));
         };
         let throttle = self.0.throttle.as_ref();
         let wait = throttle.and_then(|throttle| throttle.id_wait(given.id(), peer, now));

@@ -28,6 +28,9 @@ use crate::standalone::log::LogLines;
 /// The most requests with changes that run at once. Further requests wait.
 const CHANGING_MAX: u32 = 1000;
 
+/// The most exports that are open at once. Each holds a page of jobs, about 16 MiB.
+const EXPORTS_MAX: usize = 4;
+
 /// The default of the largest request body: 16 MiB.
 pub(crate) const BULK_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 
@@ -90,6 +93,7 @@ pub struct App {
     pub(crate) remote: Arc<Remote>,
     pub(crate) waiting: Permits,
     pub(crate) listening: Permits,
+    pub(crate) exporting: Permits,
     /// Requests with changes. They run to completion even if their client disconnects.
     pub(crate) changing: Arc<Semaphore>,
     pub(crate) body_budget: BodyBudget,
@@ -114,6 +118,7 @@ impl App {
             allowance: Arc::default(),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
+            exporting: Permits::new("exports", EXPORTS_MAX),
             changing: Arc::new(Semaphore::new(CHANGING_MAX as usize)),
             body_budget: BodyBudget::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
@@ -134,6 +139,7 @@ impl App {
             remote: remote(self.engine(), &settings),
             waiting: Permits::new("long polls", settings.waiting_max),
             listening: Permits::new("event streams", settings.waiting_max),
+            exporting: Permits::new("exports", EXPORTS_MAX),
             body_budget: BodyBudget::new(settings.bulk_bytes_max),
             settings: Arc::new(settings),
             ..self

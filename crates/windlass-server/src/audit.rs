@@ -143,6 +143,16 @@ impl Before {
             ("run_at", json!(old.run_at), json!(new.run_at)),
             ("failures", json!(old.failures), json!(new.failures)),
             ("deadline", json!(old.deadline), json!(new.deadline)),
+            (
+                "max_attempts",
+                json!(old.max_attempts),
+                json!(new.max_attempts),
+            ),
+            (
+                "retry",
+                json!(old.retry.as_deref()),
+                json!(new.retry.as_deref()),
+            ),
         ] {
             if old != new {
                 changes.insert(name.to_owned(), json!({"old": old, "new": new}));

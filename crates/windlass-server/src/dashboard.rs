@@ -18,7 +18,7 @@ use windlass_dashboard::{
 };
 
 use crate::access::session::{AGE_MAX, SessionId, Sessions};
-use crate::access::{Caller, InProcess, Refused, Scopes, TrustedProxies};
+use crate::access::{Caller, InProcess, LoginLinks, RedeemError, Refused, Scopes, TrustedProxies};
 use crate::app::App;
 use crate::routes::router;
 
@@ -170,7 +170,7 @@ impl Backend for InProcessApi {
         let now = self.now();
         let caller = match credential {
             Credential::Key(key) => self.caller_of_key(request, key, now).await?,
-            Credential::Link(link) => self.caller_of_link(link)?,
+            Credential::Link(link) => self.caller_of_link(link, now).await?,
         };
         if !caller.may(Scope::Read) {
             let needed = Scope::Read;
@@ -251,13 +251,18 @@ impl InProcessApi {
             .await?)
     }
 
-    /// The person that a single-use link stands for. No route of this server creates such links
-    /// yet, so none is valid.
-    fn caller_of_link(&self, _link: &str) -> Result<Caller, Refusal> {
-        Err(Refusal {
-            status: StatusCode::UNAUTHORIZED,
-            detail: "the link is invalid, has expired or was used before: sign in with a key"
-                .to_owned(),
+    /// The person that a single-use link stands for. Using it up is safe here: the person confirmed
+    /// the form, and its token was checked.
+    async fn caller_of_link(&self, link: &str, now: Timestamp) -> Result<Caller, Refusal> {
+        let links = LoginLinks::new(Arc::clone(self.app.engine()));
+        let redeemed = links.redeem(&self.app.access, link, now).await;
+        redeemed.map_err(|error| match error {
+            RedeemError::Refused(refused) => refused.into(),
+            RedeemError::Store(error) => Refused::Unavailable(error).into(),
+            error @ RedeemError::Invalid => Refusal {
+                status: StatusCode::UNAUTHORIZED,
+                detail: error.to_string(),
+            },
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use windlass_core::retry::WorkerRetry;
 use windlass_core::{Deadline, Delivery, Invalid, Kind, NewJob, Payload, QueuePattern, WorkerName};
 use windlass_engine::{DiscoverConfig, Engine, Worker, WorkerConfig};
@@ -95,8 +95,13 @@ impl Executor {
         match worker {
             Ok(worker) => {
                 info!(per_queue = self.per_queue, "running HTTP jobs");
-                if let Err(error) = worker.run(stop, stop_now).await {
+                if let Err(error) = worker.run(stop.clone(), stop_now).await {
                     error!(%error, "the worker for HTTP jobs stopped");
+                } else if !stop.is_cancelled() {
+                    warn!(
+                        "an operator stopped the worker for HTTP jobs; restart the server to run them"
+                    );
+                    stop.cancelled().await;
                 }
             }
             Err(problem) => error!(%problem, "cannot start the worker for HTTP jobs"),

@@ -1,8 +1,9 @@
 //! The Windlass server: REST API, HTTP jobs and metrics.
 //!
-//! Use this crate in one of two ways:
+//! Use this crate in one of three ways:
 //!
 //! - Mount the REST API in your own axum program with [`router`].
+//! - Let operators look into your own program with [`admin()`].
 //! - Run the server as its own process with [`standalone`]. The command `windlass serve` does this.
 //!
 //! # Mount the REST API in an axum program
@@ -37,12 +38,17 @@
 //! and pass the recorder to [`App::metrics`]. At shutdown, cancel the token of [`App::stopping`], so
 //! that long polls and event streams end.
 //!
+//! # Look into a program that owns its store
+//!
+//! [`admin()`] serves the REST API of a program's own store for the command `windlass`.
+//!
 //! # Routes
 //!
 //! The module `routes` declares every route once, together with its scope. A route without a scope
 //! does not compile. [`routes`] lists all routes, and [`openapi`] describes them as OpenAPI.
 
 pub mod access;
+mod admin;
 mod answer;
 mod app;
 mod audit;
@@ -69,6 +75,14 @@ mod serve;
 mod signing;
 pub mod standalone;
 
+/// Compiles the examples of the documentation.
+#[cfg(doctest)]
+mod documentation {
+    #[doc = include_str!("../../../docs/running-program.md")]
+    struct RunningProgram;
+}
+
+pub use admin::{Admin, AdminError, AdminListener, admin};
 pub use app::{App, Settings};
 pub use dashboard::{DashboardSettings, dashboard, with_dashboard};
 pub use openapi::openapi;

@@ -155,7 +155,10 @@ fn responses(route: &Route, shapes: &mut Shapes) -> Value {
     for (status, about) in &route.statuses {
         let mut response = json!({"description": about});
         if let (Some(schema), Some(response)) = (&returned, response.as_object_mut()) {
-            let content = json!({route.content_type: {"schema": schema}});
+            let mut content = json!({route.content_type: {"schema": schema}});
+            if let (Some(text), Some(content)) = (route.text_type, content.as_object_mut()) {
+                content.insert(text.to_owned(), json!({"schema": {"type": "string"}}));
+            }
             response.insert("content".to_owned(), content);
         }
         responses.insert(status.to_string(), response);

@@ -244,6 +244,7 @@ impl From<RemoteError> for Problem {
             RemoteError::Store(error) => error.into(),
             RemoteError::LeaseLost(_) => Problem::conflict("lease_lost", detail)
                 .hint("stop the attempt: the server ignores its result"),
+            RemoteError::ClaimIdReused => Problem::conflict("claim_id_reused", detail),
             RemoteError::TooManyWorkers => too_many(Duration::from_secs(60)),
             RemoteError::ProgressTooLarge { .. } => {
                 Problem::too_large("progress_too_large", detail)

@@ -11,8 +11,10 @@ mod completions;
 mod dead_letters;
 mod events;
 mod failures;
+mod hooks;
 mod jobs;
 mod keys;
+mod login_links;
 mod policies;
 mod queues;
 mod replays;
@@ -82,6 +84,8 @@ pub(crate) struct Route {
     /// The headers that it reads, each with its schema.
     pub(crate) headers: Vec<(&'static str, Value)>,
     pub(crate) content_type: &'static str,
+    /// The content type of a response that the client can have instead, as text.
+    pub(crate) text_type: Option<&'static str>,
     pub(crate) idempotent: bool,
     /// Whether the request is cancelled when its client disconnects.
     pub(crate) cancel_on_disconnect: bool,
@@ -112,6 +116,7 @@ impl Route {
             headers: preconditions::headers_of(&method),
             method,
             content_type: "application/json",
+            text_type: None,
             idempotent: false,
             limit: BodyLimit::OneJob,
             handler,
@@ -210,6 +215,12 @@ impl Route {
         self
     }
 
+    /// Declares another content type that the client can choose.
+    fn or_text(mut self, content_type: &'static str) -> Self {
+        self.text_type = Some(content_type);
+        self
+    }
+
     /// Accepts an `Idempotency-Key`, so that a repeated request has an effect only once.
     fn idempotent(mut self) -> Self {
         self.idempotent = true;
@@ -244,6 +255,7 @@ pub(crate) fn table() -> Vec<Route> {
     all.extend(completions::routes());
     all.extend(dead_letters::routes());
     all.extend(failures::routes());
+    all.extend(hooks::routes());
     all.extend(replays::routes());
     all.extend(bulk_actions::routes());
     all.extend(queues::routes());
@@ -252,6 +264,7 @@ pub(crate) fn table() -> Vec<Route> {
     all.extend(workers::routes());
     all.extend(events::routes());
     all.extend(keys::routes());
+    all.extend(login_links::routes());
     all.extend(secrets::routes());
     all.extend(statistics::routes());
     all.extend(audit::routes());

@@ -11,6 +11,7 @@ mod identity;
 mod index;
 mod lock;
 mod names;
+mod owner_note;
 mod reader;
 mod reserve;
 mod restore;
@@ -39,6 +40,7 @@ use reader::Reader;
 use reserve::Reserve;
 use writer::{Answer, Writer};
 
+pub use owner_note::{Owner, OwnerNote, PublishedNote, owner};
 pub use restore::{Existing, restore};
 pub use schema::PAGE_BYTES;
 pub use writer::Stats;
@@ -58,6 +60,7 @@ pub struct SqliteStore {
     reading: Vec<JoinHandle<()>>,
     writing: Option<JoinHandle<()>>,
     lost_at_opening: usize,
+    owner_note: OwnerNote,
     refusals: Refusals,
 }
 
@@ -96,15 +99,16 @@ impl SqliteStore {
             let connection = connection;
             match open_writer(&connection, &file, &mut lock, now, random) {
                 Ok((mut writer, lost)) => {
-                    let _ = opened.send(Ok(lost)); // `open` waits for it
+                    let note = lock.owner_note();
+                    let _ = opened.send(note.map(|note| (lost, note))); // `open` waits for it
                     group::serve(&mut writer, inbox, &announce);
                 }
                 Err(error) => drop(opened.send(Err(error))),
             }
         })?;
         let opened = is_open.recv().unwrap_or_else(|_| Err(stopped()));
-        let lost_at_opening = match opened {
-            Ok(lost) => lost,
+        let (lost_at_opening, owner_note) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 let _ = writing.join(); // releases the lock, so that the caller can open again
                 return Err(error);
@@ -118,6 +122,7 @@ impl SqliteStore {
             reading: Vec::new(),
             writing: Some(writing),
             lost_at_opening,
+            owner_note,
             refusals: Refusals::default(),
         };
         let read_requests = Arc::new(Mutex::new(read_requests));
@@ -135,6 +140,11 @@ impl SqliteStore {
     /// opened.
     pub fn lost_at_opening(&self) -> usize {
         self.lost_at_opening
+    }
+
+    /// Returns the part of the lock file that says how to reach this process.
+    pub fn owner_note(&self) -> &OwnerNote {
+        &self.owner_note
     }
 
     /// Returns statistics of the writer since the store was opened.

@@ -4,21 +4,25 @@
 //! acknowledged writes may be only in the WAL. At the next start a missing WAL would look like a
 //! clean shutdown to SQLite, and those writes would be lost without an error. With the record, the
 //! driver knows that the WAL must be there, and checks it.
+//!
+//! `owner_note.rs` adds how to reach the owner.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use windlass_store::StoreError;
 
 use crate::checkpoint;
 use crate::error::cannot_open;
+use crate::owner_note::OwnerNote;
 
 /// The lock of a store. The operating system releases it when the process ends.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     /// Whether the previous process was killed, until its WAL was checked.
     wal_was_in_use: bool,
     /// Whether this process created the lock file.
@@ -61,7 +65,7 @@ impl FileLock {
         file.read_to_string(&mut content).map_err(failed)?;
         let mut lock = FileLock {
             path: path.to_owned(),
-            file,
+            file: Arc::new(file),
             wal_was_in_use: content.contains(WAL_IN_USE),
             is_new,
         };
@@ -109,10 +113,17 @@ impl FileLock {
         noted.map_err(|error| StoreError::Unavailable(error.into()))
     }
 
+    /// The note of the owner, which follows the record about the WAL.
+    pub(crate) fn owner_note(&self) -> Result<OwnerNote, StoreError> {
+        let note = OwnerNote::new(&self.file, &self.path);
+        note.map_err(|error| StoreError::Unavailable(error.into()))
+    }
+
     fn write(&mut self, note: &str) -> std::io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        write!(self.file, "{}\n{note}\n", std::process::id())
+        let mut file = &*self.file;
+        file.set_len(0)?;
+        file.rewind()?;
+        write!(file, "{}\n{note}\n", std::process::id())
     }
 }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{
-    ActionId, GroupKey, Job, JobId, QueueName, RevivalTally, ScheduleId, Timestamp,
+    ActionId, ActionTally, GroupKey, Job, JobId, QueueName, ScheduleId, Timestamp,
 };
 use windlass_store::refused::{SweepPart, SweepSteps, split_on_refusal};
 use windlass_store::{
@@ -130,7 +130,7 @@ impl Store for SqliteStore {
         step: Option<&ActionStep>,
         now: Timestamp,
     ) -> Result<Vec<Changed>, StoreError> {
-        let (jobs, change, step) = (jobs.to_vec(), change.clone(), step.copied());
+        let (jobs, change, step) = (jobs.to_vec(), change.clone(), step.cloned());
         let class = match change {
             Change::Cancel | Change::Purge => RequestClass::Relief,
             Change::Revive(_)
@@ -211,9 +211,9 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError> {
+    async fn action_tally(&self, action: ActionId) -> Result<ActionTally, StoreError> {
         self.write(RequestClass::Read, 0, move |writer| {
-            let tally = writer.tallies.revivals.get(&replay);
+            let tally = writer.tallies.actions.get(&action);
             Ok(Ok(tally.copied().unwrap_or_default()))
         })
         .await
@@ -222,10 +222,10 @@ impl Store for SqliteStore {
     async fn trim_tallies(
         &self,
         groups_before: Timestamp,
-        replays_before: Timestamp,
+        actions_before: Timestamp,
     ) -> Result<(), StoreError> {
         self.write(RequestClass::Relief, 1, move |writer| {
-            writer.tallies.trim(groups_before, replays_before);
+            writer.tallies.trim(groups_before, actions_before);
             Ok(Ok(()))
         })
         .await

@@ -1,4 +1,4 @@
-//! Failure groups and results of replays, kept in memory.
+//! Failure groups and tallies of actions, kept in memory.
 //!
 //! The writer passes every change of a job to [`Tallies::count_change`]. What changed is written
 //! once for each group of requests, before its commit, and undone with the group if that fails.
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use windlass_core::{
-    ActionId, Fingerprint, GROUPS_MAX, GroupKey, GroupMember, Job, JobId, RevivalTally, Timestamp,
-    hour_of, is_new_group, revival_changes,
+    ActionCount, ActionId, ActionTally, Fingerprint, GROUPS_MAX, GroupKey, GroupMember, Job, JobId,
+    Timestamp, hour_of, is_new_group, revival_changes,
 };
 use windlass_store::{FailureGroup, GROUP_HOURS, GroupFilter};
 
@@ -17,7 +17,7 @@ use crate::undo_map::UndoMap;
 #[derive(Debug, Default)]
 pub(crate) struct Tallies {
     pub(crate) groups: UndoMap<GroupKey, Group>,
-    pub(crate) revivals: UndoMap<ActionId, RevivalTally>,
+    pub(crate) actions: UndoMap<ActionId, ActionTally>,
 }
 
 /// What is stored about a failure group.
@@ -53,8 +53,7 @@ impl Tallies {
     /// job is written.
     pub(crate) fn count_change(&mut self, before: &Job, mut after: Option<&mut Job>) {
         for (replay, count, by) in revival_changes(before, after.as_deref()) {
-            let tally = self.revivals.change(&replay, RevivalTally::default);
-            tally.add(count, by);
+            self.count_action(replay, count, by);
         }
         let key = after.as_deref_mut().and_then(|job| self.admit(job));
         let old = before.group();
@@ -70,6 +69,12 @@ impl Tallies {
             let group = self.groups.change(&key, || Group::new(job));
             group.add(member, 1);
         }
+    }
+
+    /// Adds to a number of an action.
+    pub(crate) fn count_action(&mut self, action: ActionId, count: ActionCount, by: i64) {
+        let tally = self.actions.change(&action, ActionTally::default);
+        tally.add(count, by);
     }
 
     /// Counts a job that failed before groups were stored.
@@ -91,7 +96,7 @@ impl Tallies {
         let (mut key, _) = job.group()?;
         if self.groups.get(&key).is_none() && self.siblings(&key) >= GROUPS_MAX {
             key.fingerprint = Fingerprint::OTHER;
-            job.fingerprint = Some(Fingerprint::OTHER);
+            job.count_as_other();
         }
         Some(key)
     }
@@ -120,25 +125,25 @@ impl Tallies {
         groups.map(|(key, group)| group.shown(key, now)).collect()
     }
 
-    /// Removes groups without jobs, and results of old replays.
-    pub(crate) fn trim(&mut self, groups_before: Timestamp, replays_before: Timestamp) {
+    /// Removes groups without jobs, and tallies of old actions.
+    pub(crate) fn trim(&mut self, groups_before: Timestamp, actions_before: Timestamp) {
         let groups = self.groups.range(..);
         let unused = groups.filter(|(_, group)| group.is_empty_since(groups_before));
         let unused: Vec<GroupKey> = unused.map(|(key, _)| key.clone()).collect();
         unused.iter().for_each(|key| self.groups.remove(key));
-        let old = self.revivals.range(..ActionId::new(replays_before, 0));
-        let old: Vec<ActionId> = old.map(|(replay, _)| *replay).collect();
-        old.iter().for_each(|replay| self.revivals.remove(replay));
+        let old = self.actions.range(..ActionId::new(actions_before, 0));
+        let old: Vec<ActionId> = old.map(|(action, _)| *action).collect();
+        old.iter().for_each(|action| self.actions.remove(action));
     }
 
     pub(crate) fn commit(&mut self) {
         self.groups.commit();
-        self.revivals.commit();
+        self.actions.commit();
     }
 
     pub(crate) fn roll_back(&mut self) {
         self.groups.roll_back();
-        self.revivals.roll_back();
+        self.actions.roll_back();
     }
 }
 

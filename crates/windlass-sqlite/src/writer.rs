@@ -281,7 +281,7 @@ impl<'c> Writer<'c> {
             statement.execute(rusqlite::params![queue, state, by])?;
         }
         self.save_failure_groups()?;
-        self.save_revivals()
+        self.save_action_tallies()
     }
 
     /// Frees a unique key.

@@ -1,6 +1,11 @@
 //! Types of [`Store::change`](crate::Store::change): what people and programs do to jobs.
 
-use windlass_core::{ActionId, Edit, Job, Patch, PatchError, Revival, State, Timestamp};
+use std::collections::BTreeMap;
+
+use windlass_core::{
+    ActionCount, ActionId, Edit, Invalid, Job, JobId, Patch, PatchError, QueueName, Revival, State,
+    Timestamp,
+};
 
 /// The most jobs in one change.
 pub const CHANGE_MAX: usize = 10_000;
@@ -25,8 +30,21 @@ pub enum Change {
     Purge,
 }
 
+impl Change {
+    /// Refuses a change that would move jobs to a reserved queue.
+    pub fn check(&self) -> Result<(), Invalid> {
+        let queue = match self {
+            Change::Edit(edit) => edit.queue.as_ref(),
+            Change::Patch(patch) => patch.queue.as_ref(),
+            Change::Revive(revival) => revival.changes.queue.as_ref(),
+            Change::Cancel | Change::RunNow | Change::Resolve | Change::Purge => None,
+        };
+        queue.map_or(Ok(()), QueueName::check_unreserved)
+    }
+}
+
 /// The bulk action or replay that a change is a step of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionStep {
     /// The action. It changes each job at most once.
     pub action: ActionId,
@@ -34,19 +52,35 @@ pub struct ActionStep {
     pub frozen_at: Timestamp,
     /// Whether the action is a replay, which counts the results of the jobs that it revives.
     pub is_replay: bool,
+    /// The state and attempt of the jobs when the action decided to change them. A job in another
+    /// state or attempt is left alone. The time of the change does not show this when the clocks of
+    /// two nodes differ. Jobs that are missing here are not compared.
+    pub seen: BTreeMap<JobId, (State, u32)>,
 }
 
 impl ActionStep {
     /// Refuses a job that this action has changed before, or whose state changed since the action
-    /// was created.
+    /// was created or since it saw the job. The first check comes first, so that a step whose
+    /// answer was lost can be repeated.
     pub fn check(&self, job: &Job) -> Result<(), Changed> {
         if job.interventions.last_action == Some(self.action) {
             return Err(Changed::Repeated(job.state()));
         }
-        if job.changed_at() > self.frozen_at {
+        let seen = self.seen.get(&job.id);
+        let is_as_seen = seen.is_none_or(|seen| *seen == (job.state(), job.attempt));
+        if job.changed_at() > self.frozen_at || !is_as_seen {
             return Err(Changed::ChangedSince(job.state()));
         }
         Ok(())
+    }
+
+    /// What a bulk action counts for these results in its tally. A replay counts the results of its
+    /// jobs instead.
+    pub fn count(&self, results: &[Changed]) -> Option<(ActionId, ActionCount, i64)> {
+        let changed = results.iter().filter(|result| result.is_change()).count();
+        let changed = i64::try_from(changed).unwrap_or(i64::MAX);
+        let counts = !self.is_replay && changed > 0;
+        counts.then_some((self.action, ActionCount::Gone, changed))
     }
 
     /// The replay to count revivals for.
@@ -64,7 +98,8 @@ pub enum Changed {
     Conflict(State),
     /// The job is in this state, and another job holds its unique key. Nothing changed.
     KeyTaken(State),
-    /// The state of the job changed after the action was created. Nothing changed.
+    /// The state of the job changed after the action was created, or after it saw the job. Nothing
+    /// changed.
     ChangedSince(State),
     /// The same action changed the job before. Nothing changed.
     Repeated(State),
@@ -84,6 +119,13 @@ pub enum Changed {
     Removed,
     /// No job has this id.
     NotFound,
+}
+
+impl Changed {
+    /// Whether the job was changed by this call.
+    pub fn is_change(&self) -> bool {
+        matches!(self, Changed::Now(_) | Changed::Removed)
+    }
 }
 
 impl From<PatchError> for Changed {

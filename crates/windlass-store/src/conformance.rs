@@ -91,6 +91,8 @@ macro_rules! conformance {
             change: [
                 cancel_ends_a_waiting_job, cancel_asks_a_running_job, cancel_or_success_one_wins,
                 cancelling_a_finished_job_is_a_conflict, revive_runs_a_dead_job_again,
+                revive_changes_the_fields_that_it_names, revive_moves_a_job_with_its_key,
+                revive_into_a_full_queue_is_refused,
                 revive_into_a_taken_key_is_a_conflict_for_that_job_only, revive_of_a_lost_job_needs_force,
                 run_now_brings_a_retry_forward, edit_changes_a_waiting_job, edit_moves_a_job_and_its_key, a_full_queue_takes_no_moved_and_no_revived_job,
                 edit_of_a_running_job_is_a_conflict, resolve_ends_a_lost_job, purge_removes_finished_jobs,
@@ -103,13 +105,14 @@ macro_rules! conformance {
                 a_fingerprint_lists_the_jobs_of_its_group,
             ],
             actions: [
-                a_step_leaves_alone_what_changed_later, a_step_changes_a_job_once, a_patch_changes_what_it_names,
+                a_step_leaves_alone_what_changed_later, a_step_changes_a_job_once, a_step_leaves_alone_what_it_saw_differently,
+                a_bulk_action_counts_what_it_changes, a_patch_changes_what_it_names,
                 a_patch_that_does_not_apply_changes_nothing, a_revived_job_waits_in_the_retry_lane,
                 a_revival_can_patch_the_payload, a_replay_counts_what_becomes_of_its_jobs, a_replay_revives_a_job_once,
                 an_edit_as_a_step_is_remembered, lists_go_by_the_time_of_the_end,
             ],
             read: [
-                get_answers_in_order, list_is_newest_first_in_pages, list_filters, list_examines_a_bounded_number,
+                get_answers_in_order, list_is_newest_first_in_pages, list_filters, list_examines_a_bounded_number, list_ends_a_page_of_large_jobs_early,
                 attempts_are_newest_first,
                 counts_cover_every_state, forget_keeps_younger_dead_and_active_jobs,
             ],

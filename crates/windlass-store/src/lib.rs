@@ -34,7 +34,10 @@ pub use error::{Cause, StoreError};
 pub use failure_group::{FailureGroup, GROUP_HOURS, GroupFilter};
 pub use node::Node;
 pub use queue::{DueQueues, PAUSE_REASON_CHARS_MAX, Pause, QueueLimits};
-pub use read::{Counts, ListCursor, ListOrder, Listed, Lister, PAGE_MAX, Page, SCAN_MAX};
+pub use read::{
+    Counts, ListCursor, ListOrder, Listed, Lister, PAGE_BYTES_MAX, PAGE_MAX, Page, SCAN_MAX,
+    job_bytes,
+};
 pub use schedule::{
     FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, ScheduleRow, Schedules,
     UnreadableSchedule, read_skipped, skipped_record,

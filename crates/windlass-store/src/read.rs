@@ -2,6 +2,8 @@
 
 use windlass_core::{Job, JobId, ListedState, Timestamp};
 
+use crate::stored::result_of;
+
 /// The most rows of one page.
 pub const PAGE_MAX: usize = 1000;
 
@@ -78,8 +80,16 @@ impl Page {
 /// The most jobs that one list examines.
 pub const SCAN_MAX: usize = 10_000;
 
-/// A page of a list. If few of many jobs match, the page may be short or empty although more pages
-/// follow.
+/// A page ends early once its jobs have this many bytes. 16 MiB.
+pub const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// About how many bytes a job has: its payload and its result. Everything else is small.
+pub fn job_bytes(job: &Job) -> usize {
+    job.payload.as_str().len() + result_of(job).map_or(0, str::len)
+}
+
+/// A page of a list. If few of many jobs match, or if jobs are large, the page may be short or empty
+/// although more pages follow.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listed {
     /// The jobs in the order of the page.
@@ -98,6 +108,7 @@ pub struct Lister {
     examined: usize,
     last: Option<ListCursor>,
     jobs: Vec<Job>,
+    bytes: usize,
 }
 
 impl Lister {
@@ -108,18 +119,21 @@ impl Lister {
             examined: 0,
             last: page.after,
             jobs: Vec::new(),
+            bytes: 0,
         }
     }
 
-    /// Whether the page is complete: it has `limit` jobs, or [`SCAN_MAX`] jobs were examined.
+    /// Whether the page is complete: it has `limit` jobs or [`PAGE_BYTES_MAX`] bytes, or
+    /// [`SCAN_MAX`] jobs were examined.
     pub fn is_full(&self) -> bool {
-        self.jobs.len() >= self.limit || self.examined >= SCAN_MAX
+        self.jobs.len() >= self.limit || self.bytes >= PAGE_BYTES_MAX || self.examined >= SCAN_MAX
     }
 
     /// Examines the next job; `job` is `None` if it does not match.
     pub fn look(&mut self, position: ListCursor, job: Option<Job>) {
         self.examined += 1;
         self.last = Some(position);
+        self.bytes += job.as_ref().map_or(0, job_bytes);
         self.jobs.extend(job);
     }
 

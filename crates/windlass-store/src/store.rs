@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 use windlass_core::{
-    ActionId, GroupKey, Job, JobId, QueueName, RevivalTally, ScheduleId, Timestamp,
+    ActionId, ActionTally, GroupKey, Job, JobId, QueueName, ScheduleId, Timestamp,
 };
 
 use crate::{
@@ -190,8 +190,9 @@ pub trait Store {
     /// that is revived or moves to another queue needs its unique key to be free there and the
     /// queue not to be full. [`Change::Purge`] removes a job together with its history.
     ///
-    /// As a step of an action, the change leaves alone jobs whose state changed after the action
-    /// was created, and jobs that the action has changed before.
+    /// As a step of an action, the change leaves alone jobs that the action has changed before,
+    /// jobs whose state changed after the action was created, and jobs that are in another state or
+    /// attempt than the action saw. So a step can be repeated when its answer was lost.
     async fn change(
         &self,
         jobs: &[JobId],
@@ -207,6 +208,10 @@ pub trait Store {
     where at_most(CHANGE_MAX, jobs.len());
 
     /// Lists jobs in bounded steps.
+    ///
+    /// A page ends once it has `page.limit` jobs or [`PAGE_BYTES_MAX`](crate::PAGE_BYTES_MAX)
+    /// bytes, or once [`SCAN_MAX`](crate::SCAN_MAX) jobs were examined. It then has a cursor, with
+    /// which the next page continues.
     async fn list(&self, filter: &Filter, page: Page, now: Timestamp)
     -> Result<Listed, StoreError>;
 
@@ -232,16 +237,16 @@ pub trait Store {
     ) -> Result<Vec<FailureGroup>, StoreError>
     where capped(PAGE_MAX, limit);
 
-    /// Returns the results of the jobs that a replay revived. The numbers are exact: they change in
-    /// the same step as the jobs.
-    async fn revival_tally(&self, replay: ActionId) -> Result<RevivalTally, StoreError>;
+    /// Returns how many jobs an action changed, and for a replay the results of these jobs. The
+    /// numbers are exact: they change in the same step as the jobs.
+    async fn action_tally(&self, action: ActionId) -> Result<ActionTally, StoreError>;
 
     /// Removes failure groups without jobs in which nothing failed since `groups_before`, and
-    /// tallies of replays that were created before `replays_before`.
+    /// tallies of actions that were created before `actions_before`.
     async fn trim_tallies(
         &self,
         groups_before: Timestamp,
-        replays_before: Timestamp,
+        actions_before: Timestamp,
     ) -> Result<(), StoreError>;
 
     /// Removes succeeded and cancelled jobs that finished before `before`, with their history,

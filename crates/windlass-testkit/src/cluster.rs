@@ -214,8 +214,12 @@ pub fn options(url: &str) -> Options {
 
 /// Opens a store in a new database.
 pub async fn store() -> PostgresStore {
-    let url = database().await;
-    PostgresStore::connect(options(&url))
+    open(&database().await).await
+}
+
+/// Opens a store in an existing database, as another node does.
+pub async fn open(url: &str) -> PostgresStore {
+    PostgresStore::connect(options(url))
         .await
         .expect("it connects")
 }

@@ -13,6 +13,7 @@
 //! | see the causes of failures | [`Client::failure_groups`] |
 //! | settle a lost at-most-once job | [`Client::resolve`] |
 //! | limit or pause a queue | [`Client::set_queue`], [`Client::pause_queue`], [`Client::resume_queue`] |
+//! | report events to a URL | [`Client::hooks`] |
 //! | watch the system | [`Client::counts`], [`Client::statistics`], [`Client::nodes`], [`Client::health`] |
 //!
 //! This program finds all dead jobs and runs them again:
@@ -73,8 +74,8 @@
 //! # let dead = async move { waiting.wait(id, std::time::Duration::from_secs(10)).await };
 //! # Worker::new(&client, ()).handle(import).run_until(dead).await?;
 //!
-//! let groups = client.failure_groups(&FailureFilter::default(), 0..10).await?;
-//! let largest = &groups[0];
+//! let page = client.failure_groups(&FailureFilter::default(), 10, None).await?;
+//! let largest = &page.groups[0];
 //! assert_eq!((largest.dead, largest.error.as_str()), (1, "no connection to db1"));
 //!
 //! # IS_UP.store(true, Ordering::Relaxed);
@@ -112,33 +113,32 @@ pub use windlass_core::statistics::{
 };
 #[doc(inline)]
 pub use windlass_core::{
-    ActionCommand, ActionId, ActionState, AttemptError, BulkChange, BulkRevival, Concurrency,
-    Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Fingerprint, Finish, FirstOutcome,
-    GroupKey, GroupMember, Interventions, Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate,
-    Patch, PayloadMatch, PayloadPatch, Phase, QueueName, Reason, ReplayProgress, ReplayRules,
-    Revival, RevivalForecast, RevivalRefusal, RevivalTally, Revived, Settlement, SkipReason, Start,
-    StateDetails, StopReason as ReplayStopReason, Tag, Timeout, Unique, Verdict, WaitingFor,
-    WorkerName,
+    ActionCommand, ActionId, ActionState, ActionTally, AttemptError, BulkChange, BulkRevival,
+    Concurrency, Consent, Deadline, Delivery, Edit, FailureCount, FinalState, Fingerprint, Finish,
+    FirstOutcome, GroupCursor, GroupKey, GroupMember, Hook, HookDefinition, HookEvent, HookName,
+    Interventions, Key, Kind, Lane, Lease, NewJob, Occurrence, OnDuplicate, Patch, PayloadMatch,
+    PayloadPatch, Phase, QueueName, Reason, ReplayProgress, ReplayRules, Revival, RevivalForecast,
+    RevivalRefusal, Revived, Settlement, SkipReason, Start, StateDetails,
+    StopReason as ReplayStopReason, Tag, Timeout, Unique, Verdict, WaitingFor, WorkerName,
 };
 #[doc(inline)]
 pub use windlass_engine::{
     Action, ActionError, ActionPreview, ActionStatus, Actions, Actor, Engine,
-    Handler as AttemptHandler, Health, ItemFailure, NewAction, Origin, Running as RunningHandler,
-    StatisticsSeries, Work,
+    Handler as AttemptHandler, Health, HookError, ItemFailure, NewAction, Origin,
+    Running as RunningHandler, StatisticsSeries, StoredHooks, Work,
 };
 #[doc(inline)]
 pub use windlass_store::{
-    Change, Changed, Counts, EnqueueMode, FailureGroup, ListCursor, ListOrder, Listed, Node, Page,
-    Pause, QueueLimits,
+    Change, Changed, Counts, EnqueueMode, Expected, FailureGroup, ListCursor, ListOrder, Listed,
+    Node, Page, Pause, QueueLimits,
 };
 
 pub use crate::client::{
-    ClaimRules, Diagnosis, FailureFilter, FinishedDiagnosis, QueueInfo, SearchPage,
+    ClaimRules, Diagnosis, FailureFilter, FailurePage, FinishedDiagnosis, QueueInfo, SearchPage,
 };
 pub use crate::handler::RESULT_BYTES_MAX;
 
 use crate::client::Client;
-#[cfg(feature = "postgres")]
 use crate::error::Error;
 
 /// Migrates the schema of a PostgreSQL database and returns the names of the applied migrations.
@@ -161,6 +161,39 @@ pub async fn migrate(url: &str) -> Result<Vec<String>, Error> {
     Ok(applied.iter().map(name).collect())
 }
 
+/// Publishes where this process serves the store, and which token it accepts, to other processes of
+/// the same user. Commands such as `windlass jobs list --store sqlite:jobs.db` then find it.
+///
+/// The address and the token are in the lock file of a SQLite store until the returned value is
+/// dropped. Returns `None` for other stores, which any process can open or none.
+///
+/// `windlass_server::admin` calls this for you.
+///
+/// # Errors
+///
+/// [`Error::Store`] if other users could read the token, or if an address is published already.
+pub fn publish_address(
+    client: &Client,
+    url: &str,
+    token: Option<&str>,
+) -> Result<Option<PublishedAddress>, Error> {
+    #[cfg(feature = "sqlite")]
+    if let Some(note) = &client.owner_note {
+        let note = note.publish(url, token)?;
+        return Ok(Some(PublishedAddress { _note: note }));
+    }
+    let _ = (client, url, token); // unused without the feature `sqlite`
+    Ok(None)
+}
+
+/// An address that other processes of the same user can find. Dropping it withdraws the address.
+#[derive(Debug)]
+#[must_use = "dropping it withdraws the address"]
+pub struct PublishedAddress {
+    #[cfg(feature = "sqlite")]
+    _note: windlass_sqlite::PublishedNote,
+}
+
 /// Returns the engine of a client: its store, clock and events.
 ///
 /// All clients and workers of one store in a process share an engine. Only programs that build
@@ -171,5 +204,8 @@ pub fn engine_of(client: &Client) -> &Arc<Engine> {
 
 /// Returns a client of an engine that the program built itself.
 pub fn client_of(engine: Arc<Engine>) -> Client {
-    Client { engine }
+    Client {
+        engine,
+        owner_note: None,
+    }
 }

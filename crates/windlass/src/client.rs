@@ -4,7 +4,9 @@ mod actions;
 mod change;
 mod enqueue;
 mod failures;
+mod hooks;
 mod jobs;
+mod log;
 mod queue;
 mod schedule;
 mod search;
@@ -26,14 +28,16 @@ use windlass_engine::{Engine, Health, PROGRESS, Recorder, Subscription};
 use windlass_store::{Attempt, Counts, Filter, Listed, Node, Page};
 
 pub use enqueue::{Enqueue, Receipt};
-pub use failures::FailureFilter;
+pub use failures::{FailureFilter, FailurePage};
 pub use jobs::Jobs;
+pub use log::JobLog;
 pub use queue::QueueInfo;
 pub use search::SearchPage;
 pub use why::{ClaimRules, Diagnosis, FinishedDiagnosis};
 
 use crate::error::Error;
 use crate::job::Job;
+use crate::open::OwnerNote;
 
 /// A handle to the jobs of one store: enqueues them, reads them and changes them.
 ///
@@ -72,6 +76,8 @@ use crate::job::Job;
 #[derive(Clone)]
 pub struct Client {
     pub(crate) engine: Arc<Engine>,
+    /// How other processes reach this one, if it owns the store.
+    pub(crate) owner_note: Option<OwnerNote>,
 }
 
 impl Client {
@@ -93,8 +99,7 @@ impl Client {
     /// cannot be opened: it is in use by another process, cannot be reached, or its schema has
     /// another version.
     pub async fn open(url: &str) -> Result<Self, Error> {
-        let engine = crate::open::open(url, None).await?;
-        Ok(Client { engine })
+        crate::open::open(url, None).await
     }
 
     /// Opens a store like [`Client::open`], and sends all its metrics to a recorder.
@@ -104,8 +109,7 @@ impl Client {
     /// As [`Client::open`], and [`Error::Invalid`] if this process has the store open already: the
     /// first one to open a store sets its recorder.
     pub async fn open_with_recorder(url: &str, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
-        let engine = crate::open::open(url, Some(recorder)).await?;
-        Ok(Client { engine })
+        crate::open::open(url, Some(recorder)).await
     }
 
     /// Returns the current time of the store's clock, which decides when jobs are due.

@@ -156,9 +156,12 @@ impl<S> Context<S> {
             .await;
     }
 
-    /// Adds a line to the log of the attempt, which is stored with its outcome: at most 100 lines.
+    /// Adds a text to the log of the attempt. Each line of the text is a line of the log, cut to 1000
+    /// characters.
     ///
-    /// [`Client::attempts`] returns it.
+    /// [`Client::log`] returns the log. While the handler runs, new lines are visible there within a
+    /// few seconds, also after the process has died. The log keeps the last 1000 lines, at most
+    /// 64 KiB, and counts the lines that it dropped.
     pub fn log(&self, line: impl AsRef<str>) {
         self.attempt.log(line.as_ref());
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use windlass_core::{Invalid, JobId, QueueName, State, Timestamp, format_duration};
-use windlass_engine::{ActionError, DrainError};
+use windlass_engine::{ActionError, DrainError, HookError};
 use windlass_store::StoreError;
 
 use crate::client::Receipt;
@@ -96,6 +96,10 @@ pub enum Error {
     #[error(transparent)]
     Action(ActionError),
 
+    /// A hook could not be read or changed.
+    #[error(transparent)]
+    Hook(HookError),
+
     /// The job has not finished within the timeout of [`Client::wait`](crate::Client::wait).
     #[error("job {id} has not finished after {}", format_duration(*after))]
     WaitTimedOut {
@@ -159,6 +163,16 @@ impl From<ActionError> for Error {
             ActionError::Invalid(error) => Error::Invalid(error),
             ActionError::Store(error) => Error::Store(error),
             error => Error::Action(error),
+        }
+    }
+}
+
+impl From<HookError> for Error {
+    fn from(error: HookError) -> Self {
+        match error {
+            HookError::Invalid(error) => Error::Invalid(error),
+            HookError::Store(error) => Error::Store(error),
+            error => Error::Hook(error),
         }
     }
 }

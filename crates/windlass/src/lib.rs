@@ -131,7 +131,7 @@ pub mod schedule;
 pub mod testing;
 mod worker;
 
-pub use client::{Client, Enqueue, Jobs, Receipt};
+pub use client::{Client, Enqueue, JobLog, Jobs, Receipt};
 pub use context::Context;
 pub use error::Error;
 pub use failure::Failure;

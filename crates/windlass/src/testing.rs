@@ -118,7 +118,7 @@ impl TestKit {
     ///
     /// As [`Client::open`].
     pub async fn open(url: &str) -> Result<Self, Error> {
-        let store = crate::open::store(url, start(), &Ids::seeded(0)).await?;
+        let (store, _) = crate::open::store(url, start(), &Ids::seeded(0)).await?;
         let start = start_on(&*store).await?;
         // Another seed for each run, so that ids do not repeat.
         let ids = Ids::seeded(start.as_micros().unsigned_abs());

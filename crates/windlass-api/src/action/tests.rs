@@ -32,12 +32,21 @@ fn every_action_is_read_with_its_fields() {
     for (name, fields, expected) in [
         (
             "revive",
-            json!({"failures": "keep", "payload_patch": {"a": null}, "run_at": at, "force": true}),
+            json!({
+                "failures": "keep", "payload_patch": {"a": null}, "run_at": at, "force": true,
+                "max_attempts": 7, "retry": "patient", "queue": "p", "priority": -3,
+            }),
             BulkChange::Revive(BulkRevival {
                 keep_failures: true,
                 payload_patch: PayloadPatch::new(json!({"a": null})).ok(),
                 run_at: Some(at),
                 force: true,
+                changes: windlass_core::RevivalChanges {
+                    max_attempts: windlass_core::retry::AttemptLimit::from_max_attempts(7).unwrap(),
+                    retry: Some(windlass_core::retry::Preset::Patient.policy()),
+                    queue: "p".parse().ok(),
+                    priority: Some(-3),
+                },
             }),
         ),
         ("run_now", json!({}), BulkChange::RunNow),
@@ -100,6 +109,15 @@ fn all_problems_are_named_at_once() {
     for (name, fields, problem) in [
         ("explode", json!({}), "action"),
         ("move", json!({}), "queue"),
+        ("move", json!({"queue": "windlass.hooks"}), "queue"),
+        ("revive", json!({"queue": "windlass.hooks"}), "queue"),
+        ("cancel", json!({"max_attempts": 3}), "max_attempts"),
+        ("move", json!({"queue": "p", "priority": 3}), "priority"),
+        (
+            "patch",
+            json!({"patch": {"queue": "windlass.x"}}),
+            "patch.queue",
+        ),
         ("reprioritise", json!({}), "priority"),
         ("patch", json!({}), "patch"),
         ("patch", json!({"patch": {}}), "patch"),

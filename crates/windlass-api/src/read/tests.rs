@@ -155,3 +155,27 @@ fn the_number_of_problems_is_bounded() {
         PROBLEMS_MAX
     );
 }
+
+#[test]
+fn an_object_is_not_read_from_a_list_of_its_fields() {
+    fn refused<B: Body>(text: &str) -> Vec<String> {
+        let Err(BodyRefused::Invalid(problems)) = read_body::<B>(text, Timestamp::UNIX_EPOCH)
+        else {
+            panic!("not refused: {text}");
+        };
+        let shown = |problem: &Invalid| format!("{} {}", problem.field(), problem.rule());
+        problems.iter().map(shown).collect()
+    }
+    let filter = r#"{"filter":["dead"],"reason":"r"}"#;
+    let rule = "filter must be an object, got a list";
+    assert_eq!(refused::<crate::NewReplay>(filter)[0], rule);
+    let canary = r#"{"filter":{"queue":"q"},"canary":[3],"reason":"r"}"#;
+    let rule = "canary must be an object, got a list";
+    assert_eq!(refused::<crate::NewReplay>(canary), [rule]);
+    let rate = r#"{"rate":[3,"1s"]}"#;
+    let rule = "rate must be an object, got a list";
+    assert_eq!(refused::<crate::QueueSettings>(rate), [rule]);
+    let job = r#"{"name":"a","cron":"@daily","job":["k"]}"#;
+    let rule = "job must be an object, got a list";
+    assert_eq!(refused::<crate::NewSchedule>(job)[0], rule);
+}

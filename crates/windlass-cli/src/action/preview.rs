@@ -75,7 +75,7 @@ pub(super) fn print(
 }
 
 /// Returns how many jobs match, as text.
-pub(super) fn jobs(preview: &ActionPreview) -> String {
+pub(crate) fn jobs(preview: &ActionPreview) -> String {
     match (preview.complete, preview.matched) {
         (true, 1) => "1 job".to_owned(),
         (true, count) => format!("{count} jobs"),

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use windlass_api::{BulkAction, BulkActionName, FailureCount, NewBulkAction};
 use windlass_core::{Invalid, QueueName, Timestamp};
 
-use crate::action::{self, Action as _, Wait, action_body, json_flag};
+use crate::action::{self, Action as _, Wait, action_body, words};
 use crate::backend::{Api, ApiArgs};
-use crate::change::{ChangeArgs, Failures, reason};
+use crate::body::{flag_of_field, json_flag, read_input};
+use crate::change::{ChangeArgs, Failures, RevivalArgs, reason};
 use crate::filter::FilterArgs;
 use crate::output::{FormatArgs, Output};
 
@@ -29,11 +29,12 @@ pub(crate) struct StartBulk {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
 
-    /// For `move`: the queue to move the jobs to. Also changes the queue with `patch`.
+    /// For `move` and `revive`: the queue to move the jobs to. Also changes the queue with `patch`.
     #[arg(long, value_name = "QUEUE")]
     to_queue: Option<QueueName>,
 
-    /// For `reprioritise`: the new priority, from -32768 to 32767. Also changes it with `patch`.
+    /// For `reprioritise` and `revive`: the new priority, from -32768 to 32767. Also changes it with
+    /// `patch`.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i16>,
 
@@ -41,7 +42,7 @@ pub(crate) struct StartBulk {
     #[arg(long, value_name = "JSON", conflicts_with = "patch_file")]
     patch: Option<String>,
 
-    /// For `patch`: a file with the fields to change.
+    /// For `patch`: a file with the fields to change, or `-` for stdin.
     #[arg(long, value_name = "FILE")]
     patch_file: Option<PathBuf>,
 
@@ -62,6 +63,9 @@ pub(crate) struct StartBulk {
     /// For `revive`: also revive at-most-once jobs that were lost and may have run.
     #[arg(long)]
     force: bool,
+
+    #[command(flatten)]
+    changes: RevivalArgs,
 
     /// Wait until the bulk action has ended.
     #[arg(long)]
@@ -90,6 +94,8 @@ impl StartBulk {
             "failures": self.failures.map(FailureCount::from),
             "run_at": self.run_at,
             "force": self.force.then_some(true),
+            "max_attempts": self.changes.max_attempts,
+            "retry": self.changes.retry()?,
         });
         let given = [
             ("queue", "queue", json!(self.to_queue)),
@@ -123,11 +129,7 @@ impl StartBulk {
     fn patch(&self) -> anyhow::Result<Option<Map<String, Value>>> {
         let (flag, text) = match (&self.patch, &self.patch_file) {
             (Some(text), _) => ("--patch", text.clone()),
-            (None, Some(path)) => {
-                let text = std::fs::read_to_string(path);
-                let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-                ("--patch-file", text)
-            }
+            (None, Some(path)) => ("--patch-file", read_input("--patch-file", path)?),
             (None, None) => return Ok(None),
         };
         match json_flag(flag, Some(&text))? {
@@ -148,17 +150,14 @@ fn flag(field: &str) -> String {
             Some(inner) if inner.starts_with("payload") => "--payload-patch".to_owned(),
             _ => "--patch".to_owned(),
         },
-        field => format!("--{}", field.replace('_', "-")),
+        field => flag_of_field(field),
     }
 }
 
 pub(super) async fn start(start: &StartBulk, api: &Api, output: &Output) -> anyhow::Result<()> {
     let format = output.format(&start.format)?;
     let new = start.new_action()?;
-    let verb = match start.action {
-        BulkActionName::RunNow => "make due",
-        action => action.name(),
-    };
+    let (verb, _) = words(start.action);
     let wait = Wait::of(start.wait);
     let printer = (output, format);
     let started = action::start::<BulkAction>(api, &new, verb, &start.change, wait, printer);

@@ -1,16 +1,19 @@
-//! `windlass jobs cancel`, and what all changes of jobs share.
+//! `windlass jobs cancel|run-now|resolve|delete`, and what all changes of jobs share.
 
 use std::io::BufRead as _;
 
 use clap::Args;
 use serde::Serialize;
-use windlass_api::{BulkAction, BulkActionName, JobFilter, JobState, NewBulkAction, Page, Reason};
-use windlass_client::Error;
-use windlass_core::{Invalid, JobId};
+use serde_json::json;
+use windlass_api::{BulkActionName, Job, JobFilter, JobState, NewBulkAction, Page, Reason};
+use windlass_client::{Client, Error};
+use windlass_core::{DeadReason, Invalid, JobId};
 
 use super::view::state;
-use crate::action::{self, Wait};
+use crate::action::{action_body, words};
 use crate::backend::{Api, ApiArgs};
+use crate::body::flag_of_field;
+use crate::bulk::change_all;
 use crate::change::{ChangeArgs, reason};
 use crate::filter::FilterArgs;
 use crate::output::{Cell, Column, Format, FormatArgs, Listed, Output, Tone};
@@ -20,12 +23,12 @@ use crate::progress::progress;
 const IDS_MAX: usize = 100_000;
 
 #[derive(Debug, Args)]
-pub(crate) struct CancelJobs {
+pub(crate) struct ChangeJobs {
     /// The ids of the jobs, or `-` to read them from stdin. Without ids, the filters select jobs.
     #[arg(value_name = "ID")]
     ids: Vec<String>,
 
-    /// With a filter: why, for the audit log and other operators [default: `windlass jobs cancel`].
+    /// With a filter: why, for the audit log and other operators [default: the name of the command].
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
@@ -42,11 +45,69 @@ pub(crate) struct CancelJobs {
     pub(super) api: ApiArgs,
 }
 
+/// A change of a job that has no options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum JobChange {
+    Cancel,
+    RunNow,
+    Resolve,
+    Delete,
+}
+
+impl JobChange {
+    fn action(self) -> BulkActionName {
+        match self {
+            JobChange::Cancel => BulkActionName::Cancel,
+            JobChange::RunNow => BulkActionName::RunNow,
+            JobChange::Resolve => BulkActionName::Resolve,
+            JobChange::Delete => BulkActionName::Delete,
+        }
+    }
+
+    /// The reason of a bulk action if the operator gives none.
+    fn command(self) -> &'static str {
+        match self {
+            JobChange::Cancel => "windlass jobs cancel",
+            JobChange::RunNow => "windlass jobs run-now",
+            JobChange::Resolve => "windlass jobs resolve",
+            JobChange::Delete => "windlass jobs delete",
+        }
+    }
+
+    /// Returns why the server would refuse the change.
+    fn refusal(self, job: &Job) -> Option<&'static str> {
+        let is_waiting = matches!(job.state, JobState::Scheduled | JobState::Ready);
+        let is_finished = job.finished_at.is_some();
+        let is_lost = job.dead_reason == Some(DeadReason::Lost);
+        match self {
+            JobChange::Cancel if is_finished => Some("the job has finished"),
+            JobChange::RunNow if !is_waiting => Some("only waiting jobs can be made due"),
+            JobChange::Resolve if !is_lost => Some("only lost at-most-once jobs can be resolved"),
+            JobChange::Delete if !is_finished => Some("only finished jobs can be deleted"),
+            _ => None,
+        }
+    }
+
+    /// Sends the request. Returns the new state, or `None` if the job no longer exists.
+    async fn send(self, client: &Client, id: JobId) -> Result<Option<JobState>, Error> {
+        let job = match self {
+            JobChange::Cancel => client.cancel_job(id).await?,
+            JobChange::RunNow => client.run_job_now(id).await?,
+            JobChange::Resolve => client.resolve_job(id).await?,
+            JobChange::Delete => {
+                client.delete_job(id).await?;
+                return Ok(None);
+            }
+        };
+        Ok(Some(job.state))
+    }
+}
+
 /// What happened, or would happen, to one job.
 #[derive(Debug, Serialize)]
 pub(super) struct ChangedJob {
     id: JobId,
-    /// The state after the change; of a dry run, the state now.
+    /// The state after the change, if the job still exists; of a dry run, the state now.
     state: Option<JobState>,
     /// Why the job was not changed, or would not be.
     error: Option<String>,
@@ -74,33 +135,33 @@ impl Listed for ChangedJob {
     }
 }
 
-pub(super) async fn cancel(cancel: &CancelJobs, api: &Api, output: &Output) -> anyhow::Result<()> {
-    let format = output.format(&cancel.format)?;
-    if let Some(filter) = filter_instead(&cancel.ids, cancel.reason.as_deref(), &cancel.filter)? {
-        let new = NewBulkAction {
-            action: Some(BulkActionName::Cancel),
-            filter: Some(filter),
-            reason: Some(bulk_reason(
-                cancel.reason.as_deref(),
-                "windlass jobs cancel",
-            )?),
-            ..NewBulkAction::default()
-        };
-        return change_all(api, &new, &cancel.change, output, format).await;
+/// Changes jobs by id or by filter.
+pub(super) async fn change(
+    change: JobChange,
+    args: &ChangeJobs,
+    api: &Api,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let format = output.format(&args.format)?;
+    if let Some(filter) = filter_instead(&args.ids, args.reason.as_deref(), &args.filter)? {
+        let reason = bulk_reason(args.reason.as_deref(), change.command())?;
+        let fields = json!({"action": change.action(), "reason": reason});
+        let new: NewBulkAction = action_body(fields, &filter, flag_of_field)?;
+        return change_all(api, &new, &args.change, output, format).await;
     }
-    let (client, ids) = (api.client(), ids(&cancel.ids)?);
-    if cancel.change.dry_run {
+    let (client, ids) = (api.client(), ids(&args.ids)?);
+    if args.change.dry_run {
         let forecast = async |id| {
             let job = client.job(id).await?;
-            let error = job.finished_at.map(|_| "the job has finished".to_owned());
-            Ok((job.state, error))
+            Ok((Some(job.state), change.refusal(&job).map(str::to_owned)))
         };
         return print(output, format, each("checked", &ids, forecast).await?);
     }
     let jobs = format!("{} jobs", ids.len());
-    cancel.change.confirm("cancel", ids.len(), &jobs)?;
-    let cancel = async |id| Ok((client.cancel_job(id).await?.state, None));
-    print(output, format, each("cancelled", &ids, cancel).await?)
+    let (verb, done) = words(change.action());
+    args.change.confirm(verb, ids.len(), &jobs)?;
+    let send = async |id| Ok((change.send(client, id).await?, None));
+    print(output, format, each(done, &ids, send).await?)
 }
 
 /// Returns the filter, if jobs are selected by filter instead of by id.
@@ -132,33 +193,6 @@ pub(super) fn bulk_reason(given: Option<&str>, default: &str) -> Result<Reason, 
     reason(given.unwrap_or(default))
 }
 
-/// Changes all jobs that match a filter with a bulk action, and waits for its end.
-pub(super) async fn change_all(
-    api: &Api,
-    new: &NewBulkAction,
-    change: &ChangeArgs,
-    output: &Output,
-    format: Format,
-) -> anyhow::Result<()> {
-    let (verb, done) = match new.action {
-        Some(BulkActionName::Cancel) => ("cancel", "cancelled"),
-        _ => ("revive", "revived"),
-    };
-    let printer = (output, format);
-    let ended = action::start::<BulkAction>(api, new, verb, change, Wait::ForEnd, printer).await?;
-    let Some(bulk) = ended else { return Ok(()) };
-    action::print_end(&bulk, output, format, || {
-        let mut text = format!("{done} {} jobs\n", bulk.done);
-        if bulk.skipped > 0 {
-            text.push_str(&format!(
-                "left {} jobs alone; `windlass bulk show {}` says why\n",
-                bulk.skipped, bulk.id
-            ));
-        }
-        text
-    })
-}
-
 /// Returns the ids that are given, or those on stdin: the first word of each line.
 pub(super) fn ids(given: &[String]) -> anyhow::Result<Vec<JobId>> {
     let mut texts = Vec::new();
@@ -186,13 +220,13 @@ pub(super) fn ids(given: &[String]) -> anyhow::Result<Vec<JobId>> {
 pub(super) async fn each(
     verb: &'static str,
     ids: &[JobId],
-    request: impl AsyncFn(JobId) -> Result<(JobState, Option<String>), Error>,
+    request: impl AsyncFn(JobId) -> Result<(Option<JobState>, Option<String>), Error>,
 ) -> anyhow::Result<Vec<ChangedJob>> {
     let bar = progress(verb, Some(ids.len()));
     let mut jobs = Vec::new();
     for id in ids {
         let (state, error) = match request(*id).await {
-            Ok((state, error)) => (Some(state), error),
+            Ok(result) => result,
             Err(Error::Refused(problem)) if ids.len() > 1 && is_about_job(problem.status) => {
                 (None, Some(problem.detail))
             }

@@ -2,11 +2,12 @@
 
 use clap::Args;
 use windlass_api::{BulkActionName, DurationText, JobFilter, NewBulkAction, Revival};
-use windlass_core::{Invalid, Timestamp, parse_duration};
+use windlass_core::{Invalid, QueueName, Timestamp, parse_duration};
 
-use super::change::{bulk_reason, change_all, each, filter_instead, ids, print};
+use super::change::{bulk_reason, each, filter_instead, ids, print};
 use crate::backend::{Api, ApiArgs};
-use crate::change::{ChangeArgs, Failures};
+use crate::bulk::change_all;
+use crate::change::{ChangeArgs, Failures, RevivalArgs};
 use crate::clock;
 use crate::filter::FilterArgs;
 use crate::output::{FormatArgs, Output};
@@ -40,6 +41,17 @@ pub(crate) struct ReviveJobs {
     #[arg(long)]
     force: bool,
 
+    #[command(flatten)]
+    changes: RevivalArgs,
+
+    /// The queue to move each job to [default: each job stays in its queue].
+    #[arg(long, value_name = "QUEUE")]
+    to_queue: Option<QueueName>,
+
+    /// New priority of each job, from -32768 to 32767.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    priority: Option<i16>,
+
     /// With a filter: why, for the audit log and other operators [default: `windlass jobs revive`].
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -66,6 +78,10 @@ impl ReviveJobs {
             run_at: self.run_at,
             delay: delay.map(DurationText),
             force: Some(self.force),
+            max_attempts: self.changes.limit(),
+            retry: self.changes.retry()?,
+            queue: self.to_queue.clone(),
+            priority: self.priority,
             ..Revival::default()
         })
     }
@@ -82,6 +98,10 @@ impl ReviveJobs {
             failures: revival.failures,
             run_at: revival.run_at.or(delayed),
             force: revival.force,
+            max_attempts: revival.max_attempts,
+            retry: revival.retry,
+            queue: revival.queue,
+            priority: revival.priority,
             ..NewBulkAction::default()
         })
     }
@@ -110,12 +130,12 @@ pub(super) async fn revive(revive: &ReviveJobs, api: &Api, output: &Output) -> a
                 }
                 None => Some("only dead and cancelled jobs can be revived".to_owned()),
             };
-            Ok((why.state, error))
+            Ok((Some(why.state), error))
         };
         return print(output, format, each("checked", &ids, forecast).await?);
     }
     let jobs = format!("{} jobs", ids.len());
     revive.change.confirm("revive", ids.len(), &jobs)?;
-    let revive = async |id| Ok((client.revive_job(id, &revival).await?.state, None));
+    let revive = async |id| Ok((Some(client.revive_job(id, &revival).await?.state), None));
     print(output, format, each("revived", &ids, revive).await?)
 }

@@ -30,7 +30,7 @@ async fn attempts(client: &Client, job: &Job, limit: i64) -> anyhow::Result<Vec<
     Ok(client.job_history_with(job.id, &params).await?)
 }
 
-fn page(job: &Job, attempts: &[Attempt], format: Format) -> String {
+pub(super) fn page(job: &Job, attempts: &[Attempt], format: Format) -> String {
     let wide = format == Format::Wide;
     let mut rows = summary(job);
     if wide {

@@ -69,7 +69,7 @@ impl Listed for Attempt {
     }
 }
 
-pub(super) fn state(state: JobState) -> Cell {
+pub(crate) fn state(state: JobState) -> Cell {
     let tone = match state {
         JobState::Scheduled | JobState::Ready => Tone::Waiting,
         JobState::Running => Tone::Busy,

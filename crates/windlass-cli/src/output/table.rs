@@ -87,6 +87,22 @@ impl Cell {
         self.text
     }
 
+    /// Returns the escaped text, in the colour of its tone if stdout shows colours.
+    pub(crate) fn painted(self) -> String {
+        let colour = match self.tone {
+            Tone::Plain => None,
+            Tone::Good => Some(32),
+            Tone::Busy => Some(36),
+            Tone::Waiting => Some(33),
+            Tone::Bad => Some(31),
+            Tone::Faint => Some(90),
+        };
+        match colour.filter(|_| shows_colours()) {
+            Some(colour) => format!("\u{1b}[{colour}m{}\u{1b}[0m", self.text),
+            None => self.text,
+        }
+    }
+
     pub(crate) fn tone(self, tone: Tone) -> Self {
         Cell { tone, ..self }
     }

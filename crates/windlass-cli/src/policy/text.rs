@@ -60,25 +60,6 @@ impl fmt::Display for ExplanationText<'_> {
     }
 }
 
-/// Returns a table of all presets.
-pub(crate) fn preset_table() -> String {
-    let header = ["preset", "attempts", "backoff", "jitter", "for"].map(str::to_owned);
-    let rows = Preset::ALL.map(|preset| {
-        let policy = preset.policy();
-        let limit = policy
-            .max_attempts()
-            .map_or_else(|| "-".to_owned(), |limit| limit.to_string());
-        [
-            preset.name().to_owned(),
-            limit,
-            describe_backoff(policy.backoff()),
-            describe_jitter(policy.jitter()),
-            preset.purpose().to_owned(),
-        ]
-    });
-    table(std::iter::once(header).chain(rows))
-}
-
 /// Describes a backoff in a few words.
 pub(crate) fn describe_backoff(backoff: &Backoff) -> String {
     let text = |duration: &Duration| format_duration(*duration);

@@ -2,13 +2,13 @@
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use windlass_api::{BodyRefused, CreateQueue, QueueSettings, read_body};
+use windlass_api::{CreateQueue, QueueSettings};
 use windlass_client::Client;
 use windlass_core::{Invalid, QueueName};
 
 use super::view::settings;
 use crate::backend::ApiArgs;
-use crate::clock;
+use crate::body::{body_with_nulls, flag_of_field, word_or_json};
 use crate::output::{Cell, Output, table};
 
 /// The word that resets a setting.
@@ -100,9 +100,7 @@ impl SetQueue {
         for (name, text) in self.given() {
             fields.insert(name.to_owned(), value_of(name, text)?);
         }
-        let text = Value::Object(fields).to_string();
-        read_body::<QueueSettings>(&text, clock::now()).map_err(first_flag)?;
-        Ok(serde_json::from_str(&text)?)
+        body_with_nulls(Value::Object(fields), flag_of_field)
     }
 }
 
@@ -160,23 +158,7 @@ fn value_of(name: &str, text: &str) -> Result<Value, Invalid> {
         let count: u64 = count.parse().map_err(|_| Invalid::new("--rate", rule))?;
         return Ok(json!({"count": count, "period": period}));
     }
-    // Numbers and objects are JSON; a preset and `off` are plain words.
-    Ok(serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())))
-}
-
-/// Names the flag of the first problem.
-fn first_flag(refused: BodyRefused) -> Invalid {
-    match refused {
-        BodyRefused::Invalid(problems) => {
-            let first = problems.into_iter().next();
-            let first = first.unwrap_or_else(|| Invalid::new("", "is not valid"));
-            Invalid::new(
-                format!("--{}", first.field().replace('_', "-")),
-                first.rule(),
-            )
-        }
-        BodyRefused::Malformed(malformed) => Invalid::new("", malformed.to_string()),
-    }
+    Ok(word_or_json(text))
 }
 
 /// Returns a table of the settings before and after.

@@ -1,13 +1,14 @@
 //! `windlass replay start`.
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use windlass_api::{DurationText, FailureCount, NewReplay, Replay};
-use windlass_core::{Invalid, parse_duration};
+use windlass_core::{Invalid, QueueName, parse_duration};
 
-use crate::action::{self, Action as _, Wait, action_body, json_flag};
+use crate::action::{self, Action as _, Wait, action_body};
 use crate::backend::{Api, ApiArgs};
-use crate::change::{ChangeArgs, Failures, reason};
+use crate::body::{flag_of_field, given, json_flag};
+use crate::change::{ChangeArgs, Failures, RevivalArgs, reason};
 use crate::filter::FilterArgs;
 use crate::output::{FormatArgs, Output};
 
@@ -62,6 +63,17 @@ pub(crate) struct StartReplay {
     #[arg(long)]
     force: bool,
 
+    #[command(flatten)]
+    changes: RevivalArgs,
+
+    /// The queue to move each job to [default: each job stays in its queue].
+    #[arg(long, value_name = "QUEUE")]
+    to_queue: Option<QueueName>,
+
+    /// New priority of each job, from -32768 to 32767.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    priority: Option<i16>,
+
     /// Wait until the replay has ended or stopped. Exit code 1 if it did not finish.
     #[arg(long)]
     wait: bool,
@@ -87,30 +99,32 @@ impl StartReplay {
         let timeout = timeout.map_err(|error| Invalid::new("--canary-timeout", error.rule()))?;
         let fields = json!({
             "reason": reason(&self.reason)?,
-            "canary": given([
-                ("jobs", json!(self.canary)),
-                ("timeout", json!(timeout.map(DurationText))),
-            ]),
+            "canary": object(json!({
+                "jobs": self.canary,
+                "timeout": timeout.map(DurationText),
+            })),
             "rate": self.rate,
             "max_pending": self.max_pending,
-            "stop": given([
-                ("failed_share", json!(self.stop_share)),
-                ("min_sample", json!(self.stop_min_sample)),
-                ("same_fingerprint", json!(self.stop_same_fingerprint)),
-            ]),
+            "stop": object(json!({
+                "failed_share": self.stop_share,
+                "min_sample": self.stop_min_sample,
+                "same_fingerprint": self.stop_same_fingerprint,
+            })),
             "failures": self.failures.map(FailureCount::from),
             "payload_patch": json_flag("--payload-patch", self.payload_patch.as_deref())?,
             "force": self.force.then_some(true),
+            "max_attempts": self.changes.max_attempts,
+            "retry": self.changes.retry()?,
+            "queue": self.to_queue,
+            "priority": self.priority,
         });
         action_body(fields, &filter, flag)
     }
 }
 
 /// Returns an object of the fields that are given, or null if there are none.
-fn given<const N: usize>(fields: [(&str, Value); N]) -> Value {
-    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-    let fields = fields.map(|(name, value)| (name.to_owned(), value));
-    let fields: Map<String, Value> = fields.collect();
+fn object(fields: Value) -> Value {
+    let fields = given(fields);
     if fields.is_empty() {
         return Value::Null;
     }
@@ -127,9 +141,10 @@ fn share(text: &str) -> Result<f64, String> {
 fn flag(field: &str) -> String {
     match field {
         "canary.jobs" => "--canary".to_owned(),
+        "queue" => "--to-queue".to_owned(),
         "stop.failed_share" => "--stop-share".to_owned(),
         field if field.starts_with("payload_patch") => "--payload-patch".to_owned(),
-        field => format!("--{}", field.replace(['_', '.'], "-")),
+        field => flag_of_field(field),
     }
 }
 

@@ -51,7 +51,7 @@ fn secrets_of_a_lost_master_key_can_be_listed_and_deleted() {
     );
     for keys in [&[][..], &[(MASTER_KEY, new.as_str())]] {
         let listed = run(keys, &["secrets", "list", "--data", data], b"");
-        assert_eq!(listed, (0, "hook  any host\n".to_owned()));
+        assert_eq!(listed, (0, "NAME  HOSTS\nhook  any host\n".to_owned()));
     }
     let remove = ["secrets", "remove", "hook", "--data", data];
     assert_eq!(run(&[], &remove, b"").0, 0);
@@ -153,7 +153,7 @@ fn secrets_keys_and_audit_work_through_a_running_server() {
     assert_eq!(code, 0, "{output}");
     let by_variable = [with_key[0], ("WINDLASS_URL", server.url.as_str())];
     let listed = run(&by_variable, &["secrets", "list"], b"");
-    let row = "hook  api.example.com *.hooks.example:8443\n";
+    let row = "NAME  HOSTS\nhook  api.example.com *.hooks.example:8443\n";
     assert_eq!(listed, (0, row.to_owned()));
     // A secret needs hosts or `--any-host`.
     let (code, output) = asked(&["secrets", "put", "other"], b"s3cret");
@@ -189,19 +189,29 @@ fn secrets_keys_and_audit_work_through_a_running_server() {
     }
     let (code, output) = asked(&["secrets", "remove", "hook"], b"");
     assert_eq!(code, 0, "{output}");
-    assert_eq!(asked(&["secrets", "list"], b""), (0, String::new()));
+    assert_eq!(
+        asked(&["secrets", "list"], b""),
+        (0, "no secrets\n".to_owned())
+    );
     // The audit log, page by page and with a known hash.
-    let all = asked(&["audit", "list"], b"").1;
+    let audit = |more: &[&str]| {
+        let list = ["audit", "list", "-o", "ndjson"];
+        asked(&[&list[..], more].concat(), b"").1
+    };
+    let all = audit(&[]);
     let lines: Vec<&str> = all.lines().collect();
     assert_eq!(lines.len(), 4, "{all}");
     assert!(
         all.contains("*.hooks.example:8443"),
         "the audit log names the hosts: {all}"
     );
-    let first = |line: &str| line.split_whitespace().next().unwrap_or("").to_owned();
-    let numbers: Vec<String> = lines.iter().map(|line| first(line)).collect();
-    assert_eq!(numbers, ["4", "3", "2", "1"], "newest first");
-    let part = asked(&["audit", "list", "--limit", "2"], b"").1;
+    let record = |line: &str| serde_json::from_str::<Value>(line).expect("a record");
+    let numbers: Vec<Value> = lines
+        .iter()
+        .map(|line| record(line)["number"].clone())
+        .collect();
+    assert_eq!(numbers, [4, 3, 2, 1], "newest first");
+    let part = audit(&["--limit", "2"]);
     let (rows, more) = part
         .trim_end()
         .rsplit_once('\n')
@@ -210,10 +220,11 @@ fn secrets_keys_and_audit_work_through_a_running_server() {
     let cursor = more
         .strip_prefix("more records: --cursor ")
         .expect("a cursor");
-    let rest = asked(&["audit", "list", "--cursor", cursor], b"").1;
+    let rest = audit(&["--cursor", cursor]);
     assert_eq!(rest.lines().collect::<Vec<_>>(), lines[2..]);
     // Each filter through the server; below, on the store.
-    let from = lines[1].split_whitespace().nth(1).expect("a time");
+    let from = record(lines[1]);
+    let from = from["at"].as_str().expect("a time");
     let filters: [(&[&str], &[&str]); 6] = [
         (&["--action", "secret.remove"], &lines[..1]),
         (&["--action", "secret."], &lines[..3]),
@@ -226,7 +237,7 @@ fn secrets_keys_and_audit_work_through_a_running_server() {
         (&["--before", from], &lines[2..]),
     ];
     for (filter, expected) in filters {
-        let listed = asked(&[&["audit", "list"], filter].concat(), b"").1;
+        let listed = audit(filter);
         assert_eq!(listed.lines().collect::<Vec<_>>(), expected, "{filter:?}");
     }
     let verified = asked(&["audit", "verify"], b"").1;
@@ -237,10 +248,10 @@ fn secrets_keys_and_audit_work_through_a_running_server() {
     assert!(server.stop().0.success());
     // The same on the store.
     let on_store = |more: &[&str]| {
-        let arguments = [&["audit", "list", "--data", text(&data)], more].concat();
-        printed(&arguments)
+        let list = ["audit", "list", "-o", "ndjson", "--data", text(&data)];
+        printed(&[&list[..], more].concat())
     };
-    assert_eq!(on_store(&["--limit", "2"]), part, "the limit");
+    assert_eq!(on_store(&["--limit", "2"]).trim_end(), rows, "the limit");
     assert_eq!(on_store(&["--cursor", cursor]), rest);
     for (filter, expected) in filters {
         let listed = on_store(filter);

@@ -34,6 +34,23 @@ fn every_command_has_help() {
 }
 
 #[test]
+fn man_pages_describe_every_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("a plain path");
+    printed(&["man", path]);
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a page");
+    assert!(page("windlass.1").contains("durable job queue"));
+    assert!(page("windlass-jobs-edit.1").contains("run\\-at"));
+    assert!(page("windlass-schedules-put.1").contains("cron"));
+    let missing = folder.path().join("missing");
+    let (code, output) = refused(&["man", missing.to_str().expect("a plain path")]);
+    assert!(
+        code == 1 && output.contains("cannot write man pages"),
+        "{output}"
+    );
+}
+
+#[test]
 fn completions_name_the_commands_in_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = printed(&["completions", shell]);

@@ -22,6 +22,12 @@ fn retry_policies_page_is_up_to_date() {
 }
 
 #[test]
+fn cli_page_is_up_to_date() {
+    let page = include_str!("../../../../docs/cli.md");
+    check("cli", page);
+}
+
+#[test]
 fn configuration_page_is_up_to_date() {
     let page = include_str!("../../../../docs/configuration.md");
     check("configuration", page);

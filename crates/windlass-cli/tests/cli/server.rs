@@ -185,9 +185,9 @@ fn keys_are_created_in_a_store_and_through_a_running_server() {
     assert!(with_key(&["keys", "list"]).contains("revoked"));
     let log = with_key(&["audit", "list"]);
     for action in [
-        "store: key.create",
-        "admin: key.create",
-        "admin: key.revoke",
+        "store  key.create",
+        "admin  key.create",
+        "admin  key.revoke",
     ] {
         assert!(log.contains(action), "{action}: {log}");
     }
@@ -322,7 +322,7 @@ fn secrets_come_from_stdin_and_a_wrong_master_key_stops_the_start() {
     assert!(code == Some(0), "{output}");
     assert_eq!(
         with(&[(KEY, &old)], &["secrets", "list"], "").1,
-        "hook  api.example.com\n"
+        "NAME  HOSTS\nhook  api.example.com\n"
     );
     // Another master key cannot decrypt the secret: the server does not start, nothing is overwritten.
     for arguments in [

@@ -3,7 +3,7 @@
 pub(crate) mod failing;
 pub(crate) mod target;
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -157,6 +157,51 @@ impl Server {
     pub(crate) fn stop(self) -> (ExitStatus, String) {
         self.signal("TERM");
         self.wait()
+    }
+
+    /// Runs a command against the server. Returns its exit code, stdout and stderr.
+    pub(crate) fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        self.run_with_input(arguments, "")
+    }
+
+    /// Runs a command with this stdin. Returns its exit code, stdout and stderr.
+    pub(crate) fn run_with_input(&self, arguments: &[&str], stdin: &str) -> (i32, String, String) {
+        let mut command = command(&[arguments, &["--url", &self.url]].concat());
+        let piped = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = piped.spawn().expect("it starts");
+        // A command that fails early does not read all of stdin.
+        let _ = child
+            .stdin
+            .take()
+            .expect("its stdin")
+            .write_all(stdin.as_bytes());
+        let done = child.wait_with_output().expect("its end");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        let code = done.status.code().expect("an exit code");
+        (code, text(done.stdout), text(done.stderr))
+    }
+
+    /// Runs a command that must succeed. Returns its stdout.
+    pub(crate) fn printed(&self, arguments: &[&str]) -> String {
+        let (code, stdout, stderr) = self.run(arguments);
+        assert_eq!(code, 0, "{arguments:?}: {stderr}");
+        stdout
+    }
+
+    /// Runs a command with `-o json` that must succeed.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let printed = self.printed(&[arguments, &["-o", "json"]].concat());
+        serde_json::from_str(&printed).expect("JSON")
+    }
+
+    /// Runs a command that must fail with this exit code. Returns its stderr.
+    pub(crate) fn refused(&self, code: i32, arguments: &[&str]) -> String {
+        let (found, stdout, stderr) = self.run(arguments);
+        assert_eq!(found, code, "{arguments:?}: {stdout}{stderr}");
+        stderr
     }
 
     pub(crate) fn ask(

@@ -8,10 +8,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use windlass_client::api::{
-    BulkMode, BulkResult, Edit, Job, JobFilter, JobState, Json, NewJob, Retry, Revival, Scope,
+    BulkMode, BulkResult, DurationText, Edit, Job, JobFilter, JobLog, JobState, Json, LogParams,
+    NewJob, Retry, Revival, Scope,
 };
 use windlass_client::core::retry::Preset;
-use windlass_client::core::{JobId, Kind, Payload, QueueName, WorkerName};
+use windlass_client::core::{JobId, Kind, Outcome, Payload, QueueName, WorkerName};
 use windlass_client::{Attempt, Client, Error, Failure, Handled, Worker};
 
 use crate::support::{Script, Server, Step, new_key};
@@ -150,6 +151,42 @@ async fn a_cancelled_job_is_stopped_and_its_progress_is_visible() {
     assert_eq!(running.progress, Some(json!({"percent": 50})));
     assert!(client.cancel_job(id).await.unwrap().cancel_requested);
     assert_eq!(finished(&client, id).await.state, JobState::Cancelled);
+    started.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn log_lines_arrive_while_the_handler_runs_and_the_last_ones_with_the_outcome() {
+    let server = Server::start().await;
+    let client = server.client();
+    let goes_on = Arc::new(Notify::new());
+    let waits = Arc::clone(&goes_on);
+    let started = BackgroundWorker::start(worker(&client), move |attempt: Attempt| {
+        let waits = Arc::clone(&waits);
+        async move {
+            attempt.log("first\nsecond");
+            waits.notified().await;
+            attempt.log("last\0");
+            Ok(json!(null))
+        }
+    });
+    let id = enqueue(&client, "chatty").await;
+    let mut params = LogParams {
+        wait: Some(DurationText(PATIENCE)),
+        ..LogParams::default()
+    };
+    let running = client.job_log(id, &params).await.unwrap();
+    let texts = |log: &JobLog| -> Vec<String> {
+        let lines = log.data.iter();
+        lines.map(|line| line.line.clone()).collect()
+    };
+    assert_eq!(texts(&running), ["first", "second"]);
+    assert_eq!((running.state, running.outcome), (JobState::Running, None));
+    goes_on.notify_one();
+    params.after = Some(running.next_after);
+    finished(&client, id).await;
+    let ended = client.job_log(id, &params).await.unwrap();
+    assert_eq!(texts(&ended), ["last\u{fffd}"]);
+    assert_eq!(ended.outcome, Some(Outcome::Succeeded));
     started.end().await.unwrap();
 }
 

@@ -1,8 +1,13 @@
 //! How events change a job. The state machine decides whether an event applies.
 
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
 use crate::intervention::Revived;
 use crate::job::{FinalState, Finish, Job, Lease, StateDetails, Timeout};
 use crate::patch::{PatchError, PayloadPatch};
+use crate::retry::{AttemptLimit, RetryPolicy};
 use crate::settle::{
     CANCEL_GRACE, Outcome, Report, Running, Settlement, Verdict, has_expired, settle,
 };
@@ -32,6 +37,26 @@ pub struct Revival {
     pub payload_patch: Option<PayloadPatch>,
     /// Whether a person accepts that an at-most-once job may run twice.
     pub consent: Consent,
+    /// Other fields to change.
+    pub changes: RevivalChanges,
+}
+
+/// Fields of a job that a revival changes. Fields that are not given keep their value.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RevivalChanges {
+    /// How many attempts may fail in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<AttemptLimit>,
+    /// The retry policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryPolicy>,
+    /// The queue to move the job to. Its unique key must be free there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueName>,
+    /// The priority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i16>,
 }
 
 /// What a revival does with the count of failures.
@@ -66,6 +91,7 @@ impl Default for Revival {
             payload: None,
             payload_patch: None,
             consent: Consent::NotGiven,
+            changes: RevivalChanges::default(),
         }
     }
 }
@@ -162,7 +188,9 @@ impl Job {
             self.last_error = Some(error);
             self.failed_at = Some(now);
         }
-        self.fingerprint = settlement.fingerprint.or(self.fingerprint);
+        if settlement.fingerprint.is_some() {
+            self.set_cause(settlement.fingerprint);
+        }
         self.note_first_outcome(settlement.outcome);
         match settlement.verdict {
             Verdict::Waiting { run_at } => {
@@ -191,7 +219,7 @@ impl Job {
     pub fn expire(&mut self, now: Timestamp) -> Result<(), Conflict> {
         self.allow(Event::Expired)?;
         let reason = DeadReason::Expired;
-        self.fingerprint = Some(Fingerprint::without_error(&self.kind, reason));
+        self.set_cause(Some(Fingerprint::without_error(&self.kind, reason)));
         self.note_first_outcome(Outcome::Failed);
         self.finish(FinalState::Dead(reason), now);
         Ok(())
@@ -229,9 +257,14 @@ impl Job {
             payload = patch.apply(&payload)?;
         }
         self.payload = payload;
+        let changes = revival.changes;
+        self.max_attempts = changes.max_attempts.or(self.max_attempts);
+        self.retry = changes.retry.map(Arc::new).or_else(|| self.retry.take());
+        self.queue = changes.queue.unwrap_or_else(|| self.queue.clone());
+        self.priority = changes.priority.unwrap_or(self.priority);
         self.interventions.revived = Some(Revived {
             by: replay,
-            cause: self.fingerprint,
+            cause: self.own_cause(),
             first_outcome: None,
         });
         if revival.failures == FailureCount::Reset {
@@ -241,7 +274,9 @@ impl Job {
             self.previous_delay = None;
             self.first_started_at = None;
         }
-        self.fingerprint = self.fingerprint.filter(|_| self.failures > 0);
+        if self.failures == 0 {
+            self.set_cause(None);
+        }
         self.run_at = revival.run_at.unwrap_or(now);
         self.waiting_since = now;
         self.deadline = self.deadline.filter(|_| !has_expired(self.deadline, now));

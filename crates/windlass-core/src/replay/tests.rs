@@ -12,19 +12,19 @@ fn rules() -> ReplayRules {
     }
 }
 
-fn tally(pending: u64, succeeded: u64, failed: u64, alike: u64) -> RevivalTally {
-    RevivalTally {
+fn tally(pending: u64, succeeded: u64, failed: u64, alike: u64) -> ActionTally {
+    ActionTally {
         pending,
         recovered: succeeded,
         failed_again: failed + alike,
         first_succeeded: succeeded,
         first_failed: failed,
         first_failed_alike: alike,
-        ..RevivalTally::default()
+        ..ActionTally::default()
     }
 }
 
-fn next(progress: &mut ReplayProgress, tally: &RevivalTally) -> ReplayStep {
+fn next(progress: &mut ReplayProgress, tally: &ActionTally) -> ReplayStep {
     progress.next(&rules(), tally, false, 10, at(T0))
 }
 
@@ -81,7 +81,7 @@ fn a_canary_job_without_an_outcome_counts_as_failed_at_the_timeout() {
     let mut progress = ReplayProgress::default();
     progress.note_revived(at(T0));
     let late = at("2026-01-01T00:05:00Z");
-    let step = |progress: &mut ReplayProgress, tally: &RevivalTally| {
+    let step = |progress: &mut ReplayProgress, tally: &ActionTally| {
         progress.next(&rules(), tally, false, 10, late)
     };
     let stop = ReplayStep::Stop(StopReason::CanaryTimeout);
@@ -176,7 +176,7 @@ fn a_continued_replay_waits_for_old_jobs_only_for_a_time() {
         ReplayStep::Wait(WaitingFor::LastOutcomes)
     );
     let late = at("2026-01-01T00:05:00Z");
-    let mut step = |tally: &RevivalTally| progress.next(&rules(), tally, false, 10, late);
+    let mut step = |tally: &ActionTally| progress.next(&rules(), tally, false, 10, late);
     assert_eq!(step(&old), ReplayStep::Revive(10));
     let waiting = ReplayStep::Wait(WaitingFor::Canary);
     assert_eq!(step(&tally(13, 5, 3, 2)), waiting);
@@ -204,7 +204,7 @@ fn the_canary_keeps_to_max_pending() {
         ..rules()
     };
     let mut progress = ReplayProgress::default();
-    let mut step = |tally: &RevivalTally| progress.next(&rules, tally, false, 10, at(T0));
+    let mut step = |tally: &ActionTally| progress.next(&rules, tally, false, 10, at(T0));
     assert_eq!(step(&tally(0, 0, 0, 0)), ReplayStep::Revive(3));
     assert_eq!(
         step(&tally(3, 0, 0, 0)),

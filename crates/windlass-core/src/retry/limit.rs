@@ -3,6 +3,8 @@
 use std::fmt;
 use std::num::NonZeroU16;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 use crate::Invalid;
 
 /// The most failed attempts of any job. No setting allows more.
@@ -63,6 +65,20 @@ impl AttemptLimit {
         }
         let attempts = u16::try_from(given + extra).ok().and_then(NonZeroU16::new);
         Ok(attempts.map(AttemptLimit))
+    }
+}
+
+impl Serialize for AttemptLimit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for AttemptLimit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let limit = AttemptLimit::from_max_attempts(i64::deserialize(deserializer)?);
+        let limit = limit.map_err(de::Error::custom)?;
+        limit.ok_or_else(|| de::Error::custom("must be at least 1"))
     }
 }
 

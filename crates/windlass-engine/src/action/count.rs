@@ -1,6 +1,6 @@
 //! Counts the jobs that an action matches.
 
-use windlass_core::{Job, ListedState};
+use windlass_core::ListedState;
 use windlass_store::{GroupFilter, PAGE_MAX, Page, StoreError};
 
 use super::document::Action;
@@ -9,9 +9,6 @@ use crate::saturate::to_u64;
 
 /// The most jobs that are counted before an action is created. A runner counts the rest.
 const FIRST_PART: usize = 10_000;
-
-/// The bytes of payloads that one page should have at most.
-const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Counts as many jobs as an operator wants to wait for. Counters answer simple filters at once.
 pub(super) async fn first_part(engine: &Engine, mut action: Action) -> Result<Action, StoreError> {
@@ -26,28 +23,17 @@ pub(super) async fn first_part(engine: &Engine, mut action: Action) -> Result<Ac
 
 /// Counts further jobs.
 pub(super) async fn next_part(engine: &Engine, action: &mut Action) -> Result<(), StoreError> {
-    let (mut examined, mut limit) = (0, 16);
+    let mut examined = 0;
     while let Some(after) = action.count_after.filter(|_| examined < FIRST_PART) {
-        let page = Page::after(Some(after), limit);
+        let page = Page::after(Some(after), PAGE_MAX);
         let store = engine.store();
         let listed = store.list(&action.filter, page, action.created_at).await?;
         let unchanged = listed.jobs.iter().filter(|job| action.is_unchanged(job));
         action.matched += to_u64(unchanged.count());
         action.count_after = listed.next.map(|next| next.id);
         examined += listed.examined.max(listed.jobs.len());
-        limit = next_limit(limit, &listed.jobs);
     }
     Ok(())
-}
-
-/// Larger pages where jobs are small.
-fn next_limit(limit: usize, jobs: &[Job]) -> usize {
-    let bytes: usize = jobs.iter().map(|job| job.payload.as_str().len()).sum();
-    if bytes > PAGE_BYTES {
-        (limit / 2).max(1)
-    } else {
-        (limit * 2).min(PAGE_MAX)
-    }
 }
 
 /// The number of matching jobs, if the store keeps it.

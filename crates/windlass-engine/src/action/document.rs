@@ -45,13 +45,14 @@ pub struct Action {
     /// Why it stopped itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
+    /// When it stopped itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<Timestamp>,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// How many jobs matched when it was created.
     pub matched: u64,
-    /// How many jobs it changed. A replay counts the results of its jobs instead.
-    pub done: u64,
     /// How many jobs it left alone, by reason.
     #[serde(default)]
     pub skipped: BTreeMap<SkipReason, u64>,
@@ -119,9 +120,9 @@ impl Action {
             created_at: now,
             state: ActionState::Running,
             stop_reason: None,
+            stopped_at: None,
             ended_at: None,
             matched: 0,
-            done: 0,
             skipped: BTreeMap::new(),
             failures: Vec::new(),
             waiting_for: None,
@@ -187,9 +188,19 @@ impl Action {
         {
             progress.restart();
             self.stop_reason = None;
+            self.stopped_at = None;
         }
         self.ended_at = next.is_final().then_some(now);
         self.is_reported = next.is_final(); // the person who ended it knows
+    }
+
+    /// Stops a replay by one of its rules.
+    pub(super) fn stop(&mut self, reason: StopReason, now: Timestamp) {
+        self.state = ActionState::Stopped;
+        self.stop_reason = Some(reason);
+        self.stopped_at = Some(now);
+        self.waiting_for = None;
+        self.waiting_queue = None;
     }
 
     /// Ends the action. Jobs that matched but were not found again have changed in the meantime.
@@ -211,10 +222,12 @@ impl Action {
         } else {
             self.state
         };
-        let (stop_reason, ended_at) = (self.stop_reason, self.ended_at);
+        let (stop_reason, stopped_at) = (self.stop_reason, self.stopped_at);
+        let ended_at = self.ended_at;
         *self = progress.clone();
         if state != progress.state {
-            (self.state, self.stop_reason, self.ended_at) = (state, stop_reason, ended_at);
+            (self.stop_reason, self.stopped_at) = (stop_reason, stopped_at);
+            (self.state, self.ended_at) = (state, ended_at);
             self.waiting_for = None;
             self.waiting_queue = None;
         }
@@ -223,7 +236,7 @@ impl Action {
 
 /// Returns the actions that are not ended. An unreadable one, which a newer version wrote, is left
 /// out.
-pub(super) async fn live(engine: &Engine) -> Result<Vec<Action>, StoreError> {
+pub(crate) async fn live(engine: &Engine) -> Result<Vec<Action>, StoreError> {
     let documents = engine.store().documents(LIVE, engine.now()).await?;
     Ok(documents
         .iter()

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use windlass_core::{
-    ActionId, ActionState, ReplayStep, RevivalTally, StopReason, Timestamp, WaitingFor, allowance,
+    ActionId, ActionState, ActionTally, ReplayStep, StopReason, Timestamp, WaitingFor, allowance,
     paced_until,
 };
 
@@ -216,7 +216,8 @@ impl ActionRunner {
     ) -> Result<(Activity, usize), ActionError> {
         let now = self.engine.now();
         if action.is_walked() {
-            action.finish(action.done, now);
+            let tally = self.engine.store().action_tally(action.id).await?;
+            action.finish(tally.changed(), now);
             return Ok((Activity::Waiting, 0));
         }
         let rate = match action.work {
@@ -241,7 +242,7 @@ impl ActionRunner {
         limit: usize,
     ) -> Result<(Activity, usize), ActionError> {
         let now = self.engine.now();
-        let tally = self.engine.store().revival_tally(action.id).await?;
+        let tally = self.engine.store().action_tally(action.id).await?;
         let is_walked = action.is_walked();
         let paced_at = action.paced_at;
         let Work::Replay {
@@ -271,14 +272,11 @@ impl ActionRunner {
                 Ok((Activity::Waiting, 0))
             }
             ReplayStep::Stop(reason) => {
-                action.state = ActionState::Stopped;
-                action.stop_reason = Some(reason);
-                action.waiting_for = None;
-                action.waiting_queue = None;
+                action.stop(reason, now);
                 Ok((Activity::Waiting, 0))
             }
             ReplayStep::Finish => {
-                action.finish(tally.revived(), now);
+                action.finish(tally.changed(), now);
                 Ok((Activity::Waiting, 0))
             }
         }
@@ -349,7 +347,7 @@ impl ActionRunner {
     /// Emits, logs and audits that an action ended or stopped itself.
     async fn report_end(&self, action: &Action) -> Result<(), ActionError> {
         let now = self.engine.now();
-        let tally = self.engine.store().revival_tally(action.id).await?;
+        let tally = self.engine.store().action_tally(action.id).await?;
         let (what, word) = match (action.state, action.stop_reason) {
             (ActionState::Stopped, Some(reason)) => (ActionEvent::Stopped { reason }, "stop"),
             (ActionState::Finished, _) => (ActionEvent::Finished, "finish"),
@@ -359,7 +357,7 @@ impl ActionRunner {
         log_end(action, &tally, action.stop_reason);
         let detail = json!({
             "matched": action.matched,
-            "done": if action.work.is_replay() { tally.revived() } else { action.done },
+            "done": tally.changed(),
             "skipped": action.skipped_total(),
             "failed_again": tally.failed_again,
             "stop_reason": action.stop_reason,
@@ -396,16 +394,16 @@ impl ActionRunner {
     }
 }
 
-fn log_end(action: &Action, tally: &RevivalTally, stop_reason: Option<StopReason>) {
+fn log_end(action: &Action, tally: &ActionTally, stop_reason: Option<StopReason>) {
     let (id, noun) = (action.id, action.work.bulk_change());
     match stop_reason {
         Some(reason) => warn!(
-            replay.id = %id, reason = reason.name(), revived = tally.revived(),
+            replay.id = %id, reason = reason.name(), revived = tally.changed(),
             failed_again = tally.failed_again, "replay stopped itself"
         ),
         None => info!(
             action.id = %id, action = noun.name(), replay = action.work.is_replay(),
-            done = action.done, skipped = action.skipped_total(), "action finished"
+            done = tally.changed(), skipped = action.skipped_total(), "action finished"
         ),
     }
 }

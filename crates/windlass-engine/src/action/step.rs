@@ -12,6 +12,9 @@ use super::document::Action;
 use super::{Work, store_change};
 use crate::engine::Engine;
 
+/// The most held jobs of one step. They are not read as a list, which bounds its bytes.
+const HELD_MAX: usize = 64;
+
 /// What a step did.
 #[derive(Debug, Default)]
 pub(super) struct StepResult {
@@ -28,7 +31,7 @@ pub(super) fn change_of(work: &Work) -> Change {
     store_change(&work.bulk_change())
 }
 
-/// Changes up to `limit` of the next jobs, and counts what happened in the action.
+/// Changes up to `limit` of the next jobs, and counts those that it leaves alone in the action.
 pub(super) async fn take(
     engine: &Engine,
     action: &mut Action,
@@ -57,6 +60,10 @@ pub(super) async fn take(
         action: action.id,
         frozen_at: action.created_at,
         is_replay: action.work.is_replay(),
+        seen: ready
+            .iter()
+            .map(|job| (job.id, (job.state(), job.attempt)))
+            .collect(),
     };
     let change = change_of(&action.work);
     let ids: Vec<JobId> = ready.iter().map(|job| job.id).collect();
@@ -82,7 +89,8 @@ async fn next_jobs(
 ) -> Result<Vec<Job>, StoreError> {
     let store = engine.store();
     if !action.held.is_empty() {
-        let later = action.held.split_off(limit.min(action.held.len()));
+        let limit = limit.min(HELD_MAX).min(action.held.len());
+        let later = action.held.split_off(limit);
         let held = std::mem::replace(&mut action.held, later);
         let found = store.get(&held).await?;
         for (id, job) in held.iter().zip(&found) {
@@ -119,14 +127,16 @@ fn hold(action: &mut Action, job: &Job, waiting_for: WaitingFor) {
     action.waiting_queue = Some(job.queue.clone());
 }
 
-/// Counts what a change did to a job. Returns whether the job changed.
+/// Counts the job if it was left alone. Returns whether the action has changed it: the store counts
+/// those.
+///
+/// A job that has changed since, or that is removed, may have been changed by a runner that could
+/// not write its progress. Such jobs are counted at the end: they are those that are missing then.
 fn note(action: &mut Action, job: &Job, change: &Change, answer: Changed) -> bool {
     let skipped = match answer {
-        // A repeated change was made by a runner that could not write its progress.
-        Changed::Now(_) | Changed::Removed | Changed::Repeated(_) => {
-            action.done += 1;
-            return true;
-        }
+        Changed::Now(_) | Changed::Removed | Changed::Repeated(_) => return true,
+        Changed::ChangedSince(_) => return false,
+        Changed::NotFound if matches!(change, Change::Purge) => return false,
         Changed::QueueFull { .. } => {
             hold(action, job, WaitingFor::QueueFull);
             return false;
@@ -144,7 +154,7 @@ fn note(action: &mut Action, job: &Job, change: &Change, answer: Changed) -> boo
             let error = "the job may have run; it needs `force`";
             (SkipReason::LostNeedsForce, Some(error.to_owned()))
         }
-        Changed::Conflict(_) | Changed::ChangedSince(_) => (SkipReason::Changed, None),
+        Changed::Conflict(_) => (SkipReason::Changed, None),
         Changed::NotFound => (SkipReason::Gone, None),
     };
     action.skip(job.id, skipped.0, skipped.1);

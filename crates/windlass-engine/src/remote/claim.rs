@@ -148,6 +148,12 @@ impl CheckedClaim {
         };
         let name = claim.worker.name();
         let repeat_key = claim.claim_id.as_ref().map(|id| format!("{name}\n{id}"));
+        if let Some(key) = &repeat_key
+            && claim.queues.is_some()
+            && !remote.claim_state.keeps_queues(hash128(key), &queues)
+        {
+            return Err(RemoteError::ClaimIdReused);
+        }
         Ok(CheckedClaim {
             request: claim,
             queues,

@@ -1,14 +1,14 @@
 //! What the claims of all remote workers share: retry credits, turns of queues, cached queue
 //! settings, and the times of progress reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use windlass_core::fairness::{
     ClaimPlan, ClaimQueue, Guards, Pool, QueueDemand, Round, Slots, Taken, Turns,
 };
-use windlass_core::{JobId, QueueName, Timestamp};
+use windlass_core::{JobId, QueueName, Timestamp, fixed_hash};
 
 use crate::credits::Credits;
 use crate::poison::lock;
@@ -35,14 +35,24 @@ struct SharedState {
     turns: BTreeMap<Vec<ClaimQueue>, Turns>,
     settings: BTreeMap<QueueName, (Timestamp, Arc<OperatorSettings>)>,
     progress: BTreeMap<JobId, ReportedProgress>,
+    /// The queues of claims with an id, hashed.
+    claim_queues: BTreeMap<u128, u64>,
 }
 
-/// The last progress report of a job: when it came, and the version of the document once it was
-/// written.
+/// The last progress report of a job: when it came, and what was stored.
 #[derive(Debug)]
 struct ReportedProgress {
     at: Timestamp,
-    version: Option<u64>,
+    stored: StoredReports,
+}
+
+/// What this process has stored of the reports of a running attempt.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StoredReports {
+    /// The version of the progress document.
+    pub(super) progress: Option<u64>,
+    /// Whether there is a log document.
+    pub(super) log: bool,
 }
 
 impl ClaimState {
@@ -110,6 +120,17 @@ impl ClaimState {
         self.state().settings.remove(queue);
     }
 
+    /// Whether a claim names the queues that the first claim with its id named. A claim id that
+    /// this process has forgotten, or never saw, may name any queues.
+    pub(super) fn keeps_queues(&self, claim_id: u128, queues: &[ClaimQueue]) -> bool {
+        let names: BTreeSet<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join("\n");
+        let hash = fixed_hash(names.as_bytes());
+        let mut state = self.state();
+        evict(&mut state.claim_queues);
+        *state.claim_queues.entry(claim_id).or_insert(hash) == hash
+    }
+
     /// Locks a claim id: a repeated claim waits until the first one is done.
     pub(super) async fn lock_claim_id(&self, claim_id: u128) -> tokio::sync::MutexGuard<'_, ()> {
         let [first, ..] = &self.claim_id_locks;
@@ -123,7 +144,7 @@ impl ClaimState {
         evict(&mut state.progress);
         let last = state.progress.entry(job).or_insert(ReportedProgress {
             at: Timestamp::MIN,
-            version: None,
+            stored: StoredReports::default(),
         });
         let allowed = now.since(last.at) >= every;
         if allowed {
@@ -132,16 +153,19 @@ impl ClaimState {
         allowed
     }
 
-    /// Records the document version of a job's last progress report.
-    pub(super) fn reported(&self, job: JobId, version: u64) {
+    /// Records what was stored of a job's last report.
+    pub(super) fn reported(&self, job: JobId, stored: StoredReports) {
         if let Some(last) = self.state().progress.get_mut(&job) {
-            last.version = Some(version);
+            last.stored.progress = stored.progress.or(last.stored.progress);
+            last.stored.log |= stored.log;
         }
     }
 
-    /// The document version of a job's last progress report through this process.
-    pub(super) fn progress_version(&self, job: JobId) -> Option<u64> {
-        self.state().progress.get(&job)?.version
+    /// What this process has stored of a job's reports.
+    pub(super) fn stored_reports(&self, job: JobId) -> StoredReports {
+        let state = self.state();
+        let last = state.progress.get(&job);
+        last.map(|last| last.stored).unwrap_or_default()
     }
 
     /// Drops the progress entry of a job whose attempt has ended.

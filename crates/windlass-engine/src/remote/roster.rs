@@ -38,6 +38,11 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// The maximum age of the cached list of workers.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 
+/// Whether a description is that of a remote worker.
+pub(super) fn is_remote(about: &Value) -> bool {
+    about.get(TYPE).is_some_and(|found| found == REST)
+}
+
 /// The directory of all remote workers.
 #[derive(Debug)]
 pub struct Roster {

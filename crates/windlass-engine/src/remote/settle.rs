@@ -86,7 +86,7 @@ impl Remote {
                     }
                 }
                 Ok((_, Settled::Done(settlement))) => {
-                    self.forget_progress(outcome.attempt_id.job).await?;
+                    self.forget_reports(outcome.attempt_id).await?;
                     RemoteSettled::Done(settlement)
                 }
             });
@@ -102,15 +102,18 @@ impl Remote {
         let runs = job.lease().is_some() && job.attempt == outcome.attempt_id.attempt;
         let ran = runs.then(|| self.attempt_times.ran(job));
         let now = self.engine.now();
-        let lines = outcome.log.iter().map(|line| (now, line.clone()));
+        let (progress, mut log) = self.reports(outcome.attempt_id).await?;
+        for line in &outcome.log {
+            log.push(now, line);
+        }
         Ok(AttemptEnd {
             attempt_id: outcome.attempt_id,
             job,
             report: outcome.reported.report(job, ran),
             random: self.engine.ids().bits(),
             detail: AttemptDetail {
-                lines: lines.collect(),
-                progress: self.last_progress(outcome.attempt_id.job).await?,
+                log,
+                progress,
                 ..AttemptDetail::default()
             },
             ran: ran.unwrap_or_default(),

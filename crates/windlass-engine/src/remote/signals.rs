@@ -1,7 +1,8 @@
 //! Signals of operators to workers.
 //!
-//! Every claim and renewal asks for the signal to its worker. A cache answers, so these requests do
-//! not read the store.
+//! Every claim and renewal asks for the signal to its remote worker. A cache answers, so these
+//! requests do not read the store. Workers of Rust programs read their own documents
+//! (`worker_state.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,13 +12,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::warn;
 use windlass_core::{Timestamp, WorkerName};
-use windlass_store::{Expected, StoreError};
+use windlass_store::{Document, Expected, StoreError};
 
 use crate::engine::Engine;
 use crate::poison::lock;
 
-/// The collection of the signal documents.
-const SIGNALS: &str = "worker-signals";
+/// The collection of the signal documents: one per worker, with the worker's name as its key.
+pub(crate) const SIGNALS: &str = "worker-signals";
 /// The maximum age of the cache. A signal that was sent through another process arrives within this
 /// time.
 const FRESH_FOR: Duration = Duration::from_secs(2);
@@ -44,6 +45,11 @@ impl Signal {
         let all = [Signal::PauseClaims, Signal::Stop];
         all.into_iter().find(|signal| value == signal.name())
     }
+}
+
+/// The signal in a document of [`SIGNALS`]. `None` if a newer version wrote it.
+pub(crate) fn signal_of(document: &Document) -> Option<Signal> {
+    Signal::parse(&document.value)
 }
 
 type SignalsByWorker = BTreeMap<String, Signal>;
@@ -123,6 +129,7 @@ impl Signals {
         (cache.read_at, cache.writes) = (None, cache.writes + 1);
         drop(cache);
         self.notify();
+        self.engine.signals_changed().notify_waiters();
         Ok(())
     }
 
@@ -154,7 +161,8 @@ impl Signals {
         let documents = self.engine.store().documents(SIGNALS, now).await?;
         let read = documents
             .into_iter()
-            .filter_map(|one| Some((one.name, Signal::parse(&one.value)?)));
+            .filter_map(|one| Some((signal_of(&one)?, one.name)))
+            .map(|(signal, worker)| (worker, signal));
         let signals: Arc<SignalsByWorker> = Arc::new(read.collect());
         let mut cache = self.cache();
         let changed = cache.signals != signals;

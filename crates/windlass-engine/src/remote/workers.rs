@@ -5,8 +5,31 @@ use std::collections::BTreeMap;
 use windlass_core::{Timestamp, WorkerName};
 use windlass_store::{Node, StoreError};
 
-use super::{Remote, RemoteError, Signal};
+use super::{Remote, RemoteError, Signal, roster};
 use crate::worker_description::WorkerDescription;
+use crate::worker_state::WorkerState;
+
+/// The result of a signal to a worker.
+#[derive(Debug)]
+pub enum Signalled {
+    /// The signal is stored, and the worker obeys it soon.
+    Sent(Node),
+    /// The node obeys no signals: it is a server, or a worker of an older version.
+    ObeysNone,
+    /// No worker has this name.
+    Unknown,
+}
+
+impl WorkerState {
+    /// What a worker does, according to its heartbeat and the signal to it. A remote worker gets
+    /// no jobs from the moment of the signal. `None` for a node that obeys no signals.
+    pub fn of(node: &Node, signal: Option<Signal>) -> Option<WorkerState> {
+        if roster::is_remote(&node.about) {
+            return Some(WorkerState::Running.after(signal));
+        }
+        WorkerState::reported(&node.about)
+    }
+}
 
 impl Remote {
     /// Registers a remote worker, and removes a signal to an earlier worker of the same name.
@@ -45,18 +68,20 @@ impl Remote {
         Ok(nodes.into_iter().find(|node| node.name == name.as_str()))
     }
 
-    /// Sends a signal to a worker, or withdraws it. Returns the worker, or `None` if it does not
-    /// exist.
+    /// Sends a signal to a worker, or withdraws it.
     pub async fn signal(
         &self,
         name: &WorkerName,
         signal: Option<Signal>,
-    ) -> Result<Option<Node>, StoreError> {
-        let worker = self.worker(name).await?;
-        if worker.is_some() {
-            self.signals.put(name, signal).await?;
+    ) -> Result<Signalled, StoreError> {
+        let Some(worker) = self.worker(name).await? else {
+            return Ok(Signalled::Unknown);
+        };
+        if WorkerState::of(&worker, signal).is_none() {
+            return Ok(Signalled::ObeysNone);
         }
-        Ok(worker)
+        self.signals.put(name, signal).await?;
+        Ok(Signalled::Sent(worker))
     }
 
     /// Removes a worker and its signal. Returns the worker, or `None` if it does not exist.

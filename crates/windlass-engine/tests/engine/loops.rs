@@ -3,6 +3,7 @@
 mod discovery;
 mod faults;
 mod lingering;
+mod logs;
 mod queues;
 mod refused;
 mod retention;

@@ -18,6 +18,7 @@ mod many_schedules;
 mod races;
 mod remote;
 mod schedules;
+mod signals;
 mod simulation;
 mod spans;
 mod statistics;

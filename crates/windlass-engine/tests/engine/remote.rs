@@ -4,5 +4,6 @@
 mod attempts;
 mod claims;
 mod lines;
+mod logs;
 mod scene;
 mod waiting;

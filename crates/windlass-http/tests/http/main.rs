@@ -7,6 +7,7 @@ mod crowd;
 mod delivery;
 mod embedded;
 mod failure_log;
+mod hooks;
 mod http2;
 mod kill;
 mod metrics;

@@ -42,7 +42,7 @@ fn world() -> World {
     World::starting(http, Arc::new(MemoryStore::new()), now)
 }
 
-fn verified(secret: &str, seen: &Seen) -> bool {
+pub(crate) fn verified(secret: &str, seen: &Seen) -> bool {
     let mut headers = http::HeaderMap::new();
     for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
         if let Some(value) = seen.headers.get(name) {

@@ -133,7 +133,7 @@ impl fmt::Debug for KeyHash {
 
 /// Returns random letters and digits, all equally likely: skips bytes from 248, the largest
 /// multiple of 62.
-fn random_text(chars: usize) -> Result<String, getrandom::Error> {
+pub(super) fn random_text(chars: usize) -> Result<String, getrandom::Error> {
     let mut text = String::with_capacity(chars);
     let mut drawn = [0u8; 64];
     while text.len() < chars {

@@ -57,7 +57,7 @@ fn header(key: &ApiKey) -> HeaderValue {
 #[tokio::test]
 async fn access_by_one_key_accepts_only_that_key() {
     let (one, other) = (ApiKey::generate().unwrap(), ApiKey::generate().unwrap());
-    let access = Access::by_one_key(&one, Caller::store());
+    let access = Access::by_one_key(&one);
     let check = async |key: Option<&ApiKey>| {
         let header = key.map(header);
         access
@@ -74,6 +74,28 @@ async fn access_by_one_key_accepts_only_that_key() {
     assert!(again.is_ok());
     let other = access.recheck(&local, Scope::Read, noon()).await;
     assert!(other.is_err());
+}
+
+#[tokio::test]
+async fn a_token_works_next_to_keys_but_only_from_this_machine() {
+    let token = ApiKey::generate().unwrap();
+    let own: IpAddr = "192.0.2.7".parse().unwrap();
+    let access = access(&engine()).with_token(&token, own);
+    let key = key(&access, Scope::Read).await;
+    let check = async |key: &ApiKey, peer: Option<IpAddr>| {
+        let header = header(key);
+        let checked = access.check(Some(&header), peer, Scope::Read, noon());
+        checked.await.map(|caller| caller.id)
+    };
+    for peer in [HOME, Some(own), "::ffff:127.0.0.1".parse().ok()] {
+        assert_eq!(check(&token, peer).await.unwrap(), "store", "{peer:?}");
+    }
+    for peer in [None, "192.0.2.8".parse().ok(), "2001:db8::1".parse().ok()] {
+        let refused = check(&token, peer).await.unwrap_err();
+        assert_eq!(refused.code(), "key_unknown", "{peer:?}");
+    }
+    let elsewhere = "192.0.2.8".parse().ok();
+    assert_eq!(check(&key, elsewhere).await.unwrap(), key.id());
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! What replays and bulk actions share: create, read, list and control them.
 
 use windlass_api::{
-    ActionPreview, Content, ItemFailure, Job as JobView, JobDiff, Json, Page, PageCursor,
-    PageParams,
+    ActionPreview, BoundedInt, Content, ItemFailure, Job as JobView, JobDiff, Json, Page,
+    PageCursor, PageParams, Position,
 };
-use windlass_core::{ActionCommand, ActionId, Consent, DeadReason, Payload, PayloadPatch, State};
+use windlass_core::{
+    ActionCommand, ActionId, Consent, DeadReason, Payload, PayloadPatch, RevivalChanges, State,
+};
 use windlass_engine::{ActionError, ActionStatus, NewAction};
 use windlass_store::Changed;
 
@@ -118,19 +120,19 @@ pub(super) async fn command(
 }
 
 /// Returns a page of actions, newest first, and the URL of the next page.
-pub(super) async fn list<T>(
+pub(super) async fn list<T, P: Position + From<ActionId> + Into<ActionId>>(
     call: &Call,
-    page: PageParams<ActionId>,
+    page: PageParams<P>,
     noun: Noun,
     view: impl Fn(ActionStatus) -> T,
 ) -> Result<(Page<T>, Option<String>), Problem> {
-    let (limit, before) = (page.limit_or(LIST_DEFAULT), page.after());
+    let (limit, before) = (page.limit_or(LIST_DEFAULT), page.after().map(P::into));
     let actions = call.app.client.actions();
     let listed = actions.list(noun.is_replay(), before, limit + 1).await?;
     let next = listed
         .get(limit - 1)
         .filter(|_| listed.len() > limit)
-        .map(|last| PageCursor(last.action.id).to_string());
+        .map(|last| PageCursor(P::from(last.action.id)).to_string());
     let link = call.link(next.as_ref());
     let page = Page {
         data: listed.into_iter().take(limit).map(view).collect(),
@@ -154,6 +156,12 @@ pub(super) fn item_failures(status: &ActionStatus, content: Content) -> Vec<Item
 pub(super) fn shown_patch(patch: Option<&PayloadPatch>, content: Content) -> Option<Json> {
     let patch = patch.filter(|_| content == Content::Shown)?;
     Payload::from_serialize(patch, usize::MAX).ok().map(Json)
+}
+
+/// The limit of attempts that a revival sets.
+pub(super) fn limit(changes: &RevivalChanges) -> Option<BoundedInt<1, 1000>> {
+    let limit = changes.max_attempts?;
+    BoundedInt::new(limit.get().into())
 }
 
 impl From<ActionError> for Problem {

@@ -1,7 +1,8 @@
 //! The audit log.
 
 use windlass_api::{
-    AuditPage, AuditParams, AuditRecord, PageCursor, PageParams, VerifiedAudit, VerifyParams,
+    AuditPage, AuditParams, AuditPosition, AuditRecord, PageCursor, PageParams, VerifiedAudit,
+    VerifyParams,
 };
 use windlass_engine::AuditFilter;
 
@@ -37,7 +38,7 @@ pub(super) fn routes() -> Vec<Route> {
 async fn list(
     call: Call,
     Params(params): Params<AuditParams>,
-    Params(page): Params<PageParams<u64>>,
+    Params(page): Params<PageParams<AuditPosition>>,
 ) -> Result<Reply<AuditPage>, Problem> {
     let filter = AuditFilter {
         key: params.key,
@@ -47,8 +48,11 @@ async fn list(
         before: params.before,
     };
     let (limit, after) = (page.limit_or(PAGE_DEFAULT), page.after());
+    let after = after.map(|after| after.0);
     let page = call.app.audit.list(&filter, after, limit).await?;
-    let next_cursor = page.next.map(|next| PageCursor(next).to_string());
+    let next_cursor = page
+        .next
+        .map(|next| PageCursor(AuditPosition(next)).to_string());
     let link = call.link(next_cursor.as_ref());
     let page = AuditPage {
         data: page.records.into_iter().map(record).collect(),

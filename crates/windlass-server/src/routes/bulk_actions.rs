@@ -1,10 +1,10 @@
 //! Bulk actions: one change to all jobs that match a filter.
 
 use windlass_api::{
-    BulkAction, BulkActionAnswer, BulkActionFields, BulkActionName, Content, FailureCount,
-    JobFilter, JobPatch, List, NewBulkAction, Page, PageParams, Retry,
+    BulkAction, BulkActionAnswer, BulkActionFields, BulkActionName, BulkActionPosition, Content,
+    FailureCount, JobFilter, JobPatch, List, NewBulkAction, Page, PageParams, Retry,
 };
-use windlass_core::{ActionCommand, ActionId, BulkChange};
+use windlass_core::{ActionCommand, BulkChange};
 use windlass_engine::{ActionStatus, NewAction, Work};
 
 use super::Route;
@@ -74,7 +74,7 @@ async fn create(
 
 async fn list(
     call: Call,
-    Params(page): Params<PageParams<ActionId>>,
+    Params(page): Params<PageParams<BulkActionPosition>>,
 ) -> Result<Reply<Page<BulkAction>>, Problem> {
     let view = |status| view(&call, &status);
     let (page, link) = actions::list(&call, page, Noun::BulkAction, view).await?;
@@ -140,6 +140,10 @@ fn fields_of(change: BulkChange, content: Content) -> BulkActionFields {
             payload_patch: actions::shown_patch(revival.payload_patch.as_ref(), content),
             run_at: revival.run_at,
             force: Some(revival.force),
+            max_attempts: actions::limit(&revival.changes),
+            retry: revival.changes.retry.as_ref().map(Retry::from),
+            queue: revival.changes.queue,
+            priority: revival.changes.priority,
             ..none
         },
         BulkChange::Move { queue } => BulkActionFields {

@@ -1,7 +1,10 @@
 //! The causes of failures.
 
 use windlass::admin::FailureFilter;
-use windlass_api::{Content, FailureGroup, FailureParams, FailureSample, Page, PageParams};
+use windlass_api::{
+    Content, FailureGroup, FailureParams, FailureSample, Page, PageCursor, PageParams,
+};
+use windlass_core::GroupCursor;
 use windlass_store::FailureGroup as StoredGroup;
 
 use super::Route;
@@ -18,7 +21,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::get("/api/v1/failures", Scope::Read, list)
             .summary(
                 "failures",
-                "Lists causes of failures with their dead and retrying jobs, the most jobs first.",
+                "Lists causes of failures with their dead and retrying jobs: the largest groups on the first page, the others on the next pages, by queue, kind and fingerprint.",
             )
             .status(200, "A page of failure groups."),
     ]
@@ -26,7 +29,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn list(
     call: Call,
-    Params(page): Params<PageParams<u64>>,
+    Params(page): Params<PageParams<GroupCursor>>,
     Params(params): Params<FailureParams>,
 ) -> Result<Reply<Page<FailureGroup>>, Problem> {
     let filter = FailureFilter {
@@ -36,15 +39,16 @@ async fn list(
         member: params.state.map(Into::into),
     };
     let limit = page.limit_or(LIST_DEFAULT);
-    // The list has no stable key: its order changes with the numbers of jobs.
-    let start = usize::try_from(page.after().unwrap_or(0)).unwrap_or(usize::MAX);
-    let end = start.saturating_add(limit);
-    let positions = start..end.saturating_add(1);
-    let groups = call.app.client.failure_groups(&filter, positions).await?;
-    let groups = groups.into_iter().map(|group| view(group, call.content()));
-    let page = Page::first(groups.collect(), limit, |_| {
-        u64::try_from(end).unwrap_or(u64::MAX)
-    });
+    let after = page.after();
+    let client = &call.app.client;
+    let found = client
+        .failure_groups(&filter, limit, after.as_ref())
+        .await?;
+    let groups = found.groups.into_iter();
+    let page = Page {
+        data: groups.map(|group| view(group, call.content())).collect(),
+        next_cursor: found.next.map(|next| PageCursor(next).to_string()),
+    };
     let link = call.link(page.next_cursor.as_ref());
     Ok(Reply::ok(page).next(link))
 }

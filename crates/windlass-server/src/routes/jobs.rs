@@ -4,8 +4,10 @@ mod bulk;
 mod bulk_answer;
 mod change;
 mod create;
+mod export;
 mod form;
 mod list;
+mod log;
 mod read;
 mod run_now;
 mod why;
@@ -46,6 +48,14 @@ pub(super) fn routes() -> Vec<Route> {
                 "Lists jobs, the newest first, or the one that finished last first.",
             )
             .status(200, "A page of jobs."),
+        Route::get("/api/v1/jobs/export", Scope::Read, export::export)
+            .summary(
+                TAG,
+                "Streams all jobs that match a filter, newest first, as NDJSON or CSV. The last line of NDJSON says that the export is complete. If it is not, the server breaks the connection.",
+            )
+            .content_type("application/x-ndjson")
+            .or_text("text/csv")
+            .status(200, "The jobs."),
         Route::post("/api/v1/jobs/run-now", Scope::Operate, run_now::run_now)
             .summary(TAG, "Makes up to 1000 waiting jobs due now, by id.")
             .status(200, "The result of the batch."),
@@ -79,6 +89,12 @@ pub(super) fn routes() -> Vec<Route> {
                 "Lists the attempts of a job that have ended, newest first. For a scheduler form, lists those of all occurrences.",
             )
             .status(200, "The attempts."),
+        Route::get("/api/v1/jobs/{id}/logs", Scope::ReadPayload, log::log)
+            .summary(
+                TAG,
+                "Returns lines that an attempt of a job logged, also while it runs. With `wait`, waits for new lines.",
+            )
+            .status(200, "The lines."),
         Route::get("/api/v1/jobs/{id}/why", Scope::Read, why::why)
             .summary(TAG, "Explains why a job is not running.")
             .status(200, "The reasons, the most important first."),

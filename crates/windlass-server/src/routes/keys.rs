@@ -2,11 +2,13 @@
 
 use serde_json::json;
 use windlass_api::{CreatedKey, Key, NewKey, Page};
+use windlass_core::Invalid;
 
 use super::Route;
 use crate::access::{KeyError, Keys, Scope};
 use crate::call::Call;
 use crate::endpoint::{JsonBody, Reply};
+use crate::idempotency::IDEMPOTENCY_KEY;
 use crate::problem::Problem;
 
 const TAG: &str = "keys";
@@ -35,6 +37,11 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 async fn create(call: Call, JsonBody(new): JsonBody<NewKey>) -> Result<Reply<CreatedKey>, Problem> {
+    if call.headers.contains_key(IDEMPOTENCY_KEY) {
+        // A repeated response would need the secret part of the key, which the server does not store.
+        let rule = "must not be given: the server cannot show a key twice; if a response is lost, list the keys, revoke the new one and create another";
+        return Err(Invalid::new(IDEMPOTENCY_KEY.as_str(), rule).into());
+    }
     let (key, info) = keys(&call)?.create(new, call.now).await?;
     let about = Key::from(&info);
     let detail =

@@ -4,7 +4,8 @@ use serde_json::json;
 use windlass::Error;
 use windlass::admin::QueueInfo;
 use windlass_api::{
-    CreateQueue, Page, PageParams, PauseQueue, Queue, QueueCounts, QueuePause, QueueSettings, Text,
+    CreateQueue, Page, PageParams, PauseQueue, Queue, QueueCounts, QueuePause, QueuePosition,
+    QueueSettings, Text,
 };
 use windlass_core::{QueueName, Timestamp};
 
@@ -59,15 +60,16 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn list(
     call: Call,
-    Params(page): Params<PageParams<String>>,
+    Params(page): Params<PageParams<QueuePosition>>,
 ) -> Result<Reply<Page<Queue>>, Problem> {
     let queues = call.app.client.queues().await?;
     let (limit, after) = (page.limit_or(LIST_DEFAULT), page.after());
+    let after = after.map(|after| after.0);
     let is_after = |name: &QueueName| after.as_deref().is_none_or(|after| name.as_str() > after);
     let data = queues.into_iter().filter(|(name, _)| is_after(name));
     let data = data.take(limit + 1);
     let data = data.map(|(name, queue)| view(&call, name, queue)).collect();
-    let page = Page::first(data, limit, |queue| queue.name.to_string());
+    let page = Page::first(data, limit, |queue| QueuePosition(queue.name.to_string()));
     let link = call.link(page.next_cursor.as_ref());
     Ok(Reply::ok(page).next(link))
 }

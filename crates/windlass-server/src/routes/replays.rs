@@ -2,9 +2,9 @@
 
 use windlass_api::{
     Canary, Content, FailureCount, JobFilter, NewReplay, Page, PageParams, Replay, ReplayAnswer,
-    StopRules,
+    ReplayPosition, Retry, StopRules,
 };
-use windlass_core::{ActionCommand, ActionId, BulkRevival, ReplayProgress, ReplayRules};
+use windlass_core::{ActionCommand, BulkRevival, ReplayProgress, ReplayRules};
 use windlass_engine::{ActionStatus, NewAction, Work};
 
 use super::Route;
@@ -75,7 +75,7 @@ async fn create(
 
 async fn list(
     call: Call,
-    Params(page): Params<PageParams<ActionId>>,
+    Params(page): Params<PageParams<ReplayPosition>>,
 ) -> Result<Reply<Page<Replay>>, Problem> {
     let (page, link) =
         actions::list(&call, page, Noun::Replay, |status| view(&call, status)).await?;
@@ -135,7 +135,7 @@ fn replay_of(
         phase: progress.phase,
         matched: action.matched,
         to_do: status.to_do(),
-        revived: tally.revived(),
+        revived: tally.changed(),
         skipped: action.skipped_total(),
         skipped_by: action.skipped.clone(),
         pending: tally.pending,
@@ -153,6 +153,10 @@ fn replay_of(
         failures: FailureCount::from(revival),
         payload_patch: actions::shown_patch(revival.payload_patch.as_ref(), content),
         force: revival.force,
+        max_attempts: actions::limit(&revival.changes),
+        retry: revival.changes.retry.as_ref().map(Retry::from),
+        queue: revival.changes.queue.clone(),
+        priority: revival.changes.priority,
         reason: action.reason.clone(),
         created_at: action.created_at,
         created_by: action.created_by.clone(),

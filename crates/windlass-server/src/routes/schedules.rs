@@ -40,6 +40,14 @@ pub(super) fn routes() -> Vec<Route> {
                 "Lists schedules by name. Schedules that will not fire again are left out.",
             )
             .status(200, "A page of schedules."),
+        Route::post("/api/v1/schedules/bulk", Scope::Operate, edit::create_many)
+            .summary(
+                TAG,
+                "Creates up to 1,000 schedules. A refused one does not stop the others.",
+            )
+            .status(200, "The result of each schedule.")
+            .bulk_body()
+            .idempotent(),
         Route::post("/api/v1/schedules/preview", Scope::Read, preview::rule)
             .summary(TAG, "Previews when a rule would fire, without storing it.")
             .status(200, "The next occurrences."),

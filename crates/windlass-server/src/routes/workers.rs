@@ -1,11 +1,12 @@
-//! Remote workers: claim, renew, settle, register, and signals of operators.
+//! Remote workers (claim, renew, settle, register), and signals of operators to all workers.
 
 mod attempts;
 mod claim;
 mod registry;
 
-use windlass_api::WorkerSignal;
+use windlass_api::{WorkerSignal, WorkerState as StateWord};
 use windlass_core::WorkerName;
+use windlass_engine::WorkerState;
 use windlass_engine::remote::{RemoteWorker, Signal};
 
 use super::Route;
@@ -34,7 +35,7 @@ pub(super) fn routes() -> Vec<Route> {
             .bulk_body()
             .status(200, "The result of each, in the order of the request."),
         Route::post("/api/v1/progress", Scope::Work, attempts::progress)
-            .summary(TAG, "Reports the progress of a running attempt."),
+            .summary(TAG, "Reports the progress of a running attempt, and new lines of its log."),
         Route::post("/api/v1/workers", Scope::Work, registry::register)
             .summary(
                 TAG,
@@ -69,6 +70,14 @@ fn worker_of(call: &Call, named: Option<WorkerName>) -> Result<RemoteWorker, Pro
             let name = WorkerName::new(&format!("key {}", call.caller.id))?;
             Ok(RemoteWorker::Anonymous(name))
         }
+    }
+}
+
+fn state_word(state: WorkerState) -> StateWord {
+    match state {
+        WorkerState::Running => StateWord::Running,
+        WorkerState::ClaimsPaused => StateWord::ClaimsPaused,
+        WorkerState::Stopping => StateWord::Stopping,
     }
 }
 

@@ -12,7 +12,7 @@ use windlass_listen::{Limits, Listener};
 
 use super::config::Config;
 use super::start::StartError;
-use crate::access::{Access, ApiKey, Caller};
+use crate::access::{Access, ApiKey};
 use crate::app::App;
 use crate::refusals::site;
 use crate::routes::router;
@@ -39,7 +39,7 @@ impl Loopback {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = Listener::bind(address, None, Limits::default()).await?;
         let (url, stop) = (listener.url(), CancellationToken::new());
-        let app = App::new(client, Access::by_one_key(&key, Caller::store()))
+        let app = App::new(client, Access::by_one_key(&key))
             .settings(config.settings())
             .secrets(secrets)
             .stopping(stop.clone());

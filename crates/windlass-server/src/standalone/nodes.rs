@@ -14,7 +14,7 @@ use crate::standalone::config::Config;
 const SETTINGS: &str = "settings";
 /// The settings that should be equal on all servers of a store, because each server handles any
 /// job.
-const SHARED: [&str; 9] = [
+const SHARED: [&str; 10] = [
     "jobs.lease",
     "jobs.sweep_every",
     "jobs.retry",
@@ -24,6 +24,7 @@ const SHARED: [&str; 9] = [
     "retention.dead",
     "retention.queues",
     "retention.replaced_payloads",
+    "http_jobs.allow_targets",
 ];
 
 /// Returns what a server publishes about itself with its heartbeat.
@@ -118,6 +119,7 @@ mod tests {
             ("retention.dead", "30d"),
             ("retention.queues", "mail=14d"),
             ("retention.replaced_payloads", "0s"),
+            ("http_jobs.allow_targets", "10.0.0.0/8"),
         ] {
             let nodes = [node("a", &[], now), node("b", &[(key, value)], now)];
             let found = differences(&nodes, now);

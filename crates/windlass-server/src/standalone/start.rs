@@ -6,20 +6,21 @@ use std::sync::Arc;
 
 use axum::http::HeaderName;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use windlass::Client;
+use windlass::admin::{PublishedAddress, publish_address};
 use windlass::prometheus::PrometheusRecorder;
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
 use windlass_dashboard::About;
-use windlass_engine::{Audit, Engine, JanitorConfig, MaintenanceConfig, run_maintenance};
+use windlass_engine::{Engine, JanitorConfig, MaintenanceConfig, run_maintenance};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
 use windlass_listen::{Certificate, Limits, ListenError, Listener, TlsError, TlsFiles};
 use windlass_store::StoreError;
 
-use crate::access::{Access, Caller, TrustedProxies, WithoutKeys};
+use crate::access::{Access, ApiKey, TrustedProxies, WithoutKeys, audit_throttled};
+use crate::admin::local_url;
 use crate::app::{App, Settings};
 use crate::dashboard::{DashboardSettings, with_dashboard};
 use crate::http_jobs::Executor;
@@ -30,9 +31,6 @@ use crate::standalone::checks::{self, Machine, Verdict, create_private};
 use crate::standalone::config::Config;
 use crate::standalone::log::LogLines;
 use crate::standalone::nodes;
-
-/// The most audit records about throttled clients that the server writes at once.
-const THROTTLE_RECORDS_MAX: usize = 4;
 
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -341,6 +339,7 @@ pub struct Server {
     listener: Listener,
     http_jobs: Option<HttpJobs>,
     app: App,
+    published: Option<PublishedAddress>,
 }
 
 impl Server {
@@ -377,6 +376,7 @@ impl Server {
         let tls = config.tls_files();
         let limits = config.limits(&machine);
         let listener = Listener::bind(config.bind, tls.as_ref(), limits).await?;
+        let (access, published) = publish(access, &listener, &client)?;
         let http_jobs = if config.http_jobs_run {
             Some(config.http_jobs(listener.address(), &secrets)?)
         } else {
@@ -395,6 +395,7 @@ impl Server {
             listener,
             http_jobs,
             app,
+            published,
         })
     }
 
@@ -500,6 +501,7 @@ impl Server {
         });
         let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
         let aborted_requests = serve_with_loops(&mut loops, serving, &stop).await?;
+        drop(self.published);
         // A request that changes something continues after its client has disconnected.
         tokio::select! {
             () = app.all_changed() => {}
@@ -558,6 +560,36 @@ impl Server {
     }
 }
 
+/// Lets commands of the same user find this server in the lock file of its store. A server with TLS
+/// gives out no token: its certificate names a host, and commands must use that name.
+///
+/// Anyone who can read the lock file can read the store as well, so the token gives away nothing.
+fn publish(
+    access: Access,
+    listener: &Listener,
+    client: &Client,
+) -> Result<(Access, Option<PublishedAddress>), StartError> {
+    let token = match listener.certificate() {
+        Some(_) => None,
+        None => Some(ApiKey::generate().map_err(|_| StartError::Random)?),
+    };
+    let shown = token.as_ref().map(ApiKey::reveal);
+    match publish_address(client, &local_url(listener), shown.as_deref()) {
+        Ok(None) => Ok((access, None)),
+        Ok(published) => match token {
+            Some(token) => Ok((
+                access.with_token(&token, listener.address().ip()),
+                published,
+            )),
+            None => Ok((access, published)),
+        },
+        Err(error) => {
+            warn!(%error, "commands with `--store` will not find this server");
+            Ok((access, None))
+        }
+    }
+}
+
 /// Returns the access rules of the server. Records throttled clients in the audit log.
 async fn access(config: &Config, client: &Client) -> Result<Access, StartError> {
     let engine = windlass::admin::engine_of(client);
@@ -566,8 +598,6 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
     } else {
         WithoutKeys::Open
     };
-    let audit = Audit::new(Arc::clone(engine));
-    let record_permits = Arc::new(Semaphore::new(THROTTLE_RECORDS_MAX));
     let access =
         Access::by_keys(Arc::clone(engine), without_keys).allow_hosts(config.hosts.iter().cloned());
     let access = if config.insecure {
@@ -575,32 +605,7 @@ async fn access(config: &Config, client: &Client) -> Result<Access, StartError> 
     } else {
         access
     };
-    let access = access.on_throttle(Arc::new(move |id, peer, wait| {
-        let peer = peer.map(|peer| peer.to_string());
-        warn!(
-            key = id,
-            peer,
-            ?wait,
-            "throttled a client after failed authentication"
-        );
-        let Ok(permit) = Arc::clone(&record_permits).try_acquire_owned() else {
-            return; // the log has the event; a flood must not become a flood of writes
-        };
-        let (audit, target) = (audit.clone(), id.unwrap_or("-").to_owned());
-        let detail =
-            json!({"peer": peer, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
-        tokio::spawn(async move {
-            audit
-                .record(
-                    &Caller::unauthenticated().actor(),
-                    "access.throttled",
-                    &target,
-                    detail,
-                )
-                .await;
-            drop(permit);
-        });
-    }));
+    let access = access.on_throttle(audit_throttled(engine));
     let no_keys = match access.keys() {
         Some(keys) => keys.list().await.map_err(StartError::Keys)?.is_empty(),
         None => true,

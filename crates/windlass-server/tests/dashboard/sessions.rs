@@ -76,6 +76,33 @@ async fn a_session_ends_with_the_sign_out_and_with_its_key() {
 }
 
 #[tokio::test]
+async fn a_link_signs_in_once_and_only_after_a_confirmation() {
+    let site = Site::open().await;
+    site.key(&[Scope::Admin]).await;
+    let (key, _) = site.key(&[Scope::Read]).await;
+    let request = windlass_testkit::client::request(
+        site.address,
+        "POST",
+        "/api/v1/login-links",
+        &[("Authorization", &format!("Bearer {key}"))],
+        None,
+    );
+    let created = windlass_testkit::client::exchange(site.address, &request).await;
+    let path = created.text_at("/path");
+    let link = path.split_once("link=").expect("the path has a link").1;
+    let mut visitor = site.visitor();
+    for _ in 0..2 {
+        let page = visitor.get(&path).await.text();
+        assert!(page.contains("This link works once"), "{page}");
+    }
+    assert_eq!(visitor.post("/login", &[("link", link)]).await.status, 303);
+    assert_eq!(visitor.get("/queues").await.status, 200);
+    let mut other = site.visitor();
+    other.get(&path).await;
+    assert_eq!(other.post("/login", &[("link", link)]).await.status, 401);
+}
+
+#[tokio::test]
 async fn signing_in_leads_to_no_other_site() {
     let site = Site::open().await;
     let (key, _) = site.key(&[Scope::Admin]).await;

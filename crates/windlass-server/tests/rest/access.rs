@@ -265,3 +265,19 @@ async fn who_may_only_enqueue_learns_nothing_of_the_job_that_was_first() {
     let receipt = json!({"id": id, "duplicate": true, "payload_differs": null, "replaced": false});
     assert_eq!((told.status, &told.json), (200, &receipt));
 }
+
+#[tokio::test]
+async fn a_key_is_not_created_with_an_idempotency_key() {
+    let server = Server::open().await;
+    let body = serde_json::json!({"name": "a", "scopes": ["read"]}).to_string();
+    let headers = [
+        ("Idempotency-Key", "k"),
+        ("Content-Type", "application/json"),
+    ];
+    let path = "/api/v1/keys";
+    let refused = server
+        .send("POST", path, &headers, Some(body.as_bytes()))
+        .await;
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(refused.json.to_string().contains("cannot show a key twice"));
+}

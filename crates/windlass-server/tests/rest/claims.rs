@@ -142,6 +142,26 @@ async fn the_same_claim_id_gets_the_same_jobs_for_the_same_worker_only() {
 }
 
 #[tokio::test]
+async fn a_claim_id_that_comes_again_with_another_queue_is_refused() {
+    let server = Server::open().await;
+    for queue in ["a", "b"] {
+        server.job(&json!({"kind": "k", "queue": queue})).await;
+    }
+    let claim = |queue: &str| json!({"queue": queue, "claim_id": "c1", "worker": "w"});
+    assert_eq!(server.claim(&claim("a")).await.len(), 1);
+    let refused = server.post("/api/v1/claim", &claim("b")).await;
+    assert_eq!(
+        (refused.status, refused.code()),
+        (409, "claim_id_reused".into())
+    );
+    assert_eq!(
+        server.claim(&claim("a")).await.len(),
+        1,
+        "the first claim is as it was"
+    );
+}
+
+#[tokio::test]
 async fn a_client_that_asks_again_by_its_claim_id_keeps_the_jobs_it_gets() {
     let server = Server::open().await;
     for round in 0..50 {
@@ -149,7 +169,7 @@ async fn a_client_that_asks_again_by_its_claim_id_keeps_the_jobs_it_gets() {
         let id = server
             .job(&json!({"kind": "a", "queue": queue, "delivery": "at_most_once"}))
             .await;
-        let body = json!({"queue": queue, "worker": "w", "claim_id": "c"});
+        let body = json!({"queue": queue, "worker": "w", "claim_id": format!("c{round}")});
         server.post_and_reset("/api/v1/claim", &body).await;
         assert_eq!(server.claim(&body).await.len(), 1, "round {round}");
         let another = json!({"queue": queue, "worker": "another"});

@@ -17,6 +17,10 @@ fn creation_of(route: &RouteInfo) -> (&'static str, Value) {
             "/api/v1/schedules/s",
             json!({"every": "1h", "job": {"kind": "a"}}),
         ),
+        "/api/v1/hooks/{name}" => (
+            "/api/v1/hooks/h",
+            json!({"url": "https://a.example/", "sign": ["key"], "events": ["dead"]}),
+        ),
         "/api/v1/secrets/{name}" => ("/api/v1/secrets/s", json!({"value": "x", "any_host": true})),
         other => panic!("say here what PUT {other} creates"),
     }
@@ -41,6 +45,8 @@ async fn every_put_creates_once_where_it_may_only_create() {
     assert!(puts().count() > 0);
     for route in puts() {
         let server = Server::open().await;
+        let secret = json!({"value": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "any_host": true});
+        server.put("/api/v1/secrets/key", &secret).await;
         let (path, body) = creation_of(&route);
         let answers = join_all((0..8).map(|_| create(&server, path, &body))).await;
         let created = answers.iter().filter(|answer| answer.status < 300);

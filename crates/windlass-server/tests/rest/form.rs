@@ -182,3 +182,25 @@ async fn a_job_that_a_request_asked_for_has_its_deadline() {
     let refused = ask(json!({"kind": "a"}), "soon").await;
     assert_eq!(refused.pointer(), "/windlass-deadline");
 }
+
+#[tokio::test]
+async fn a_form_whose_job_is_replaced_stays_readable_by_its_id() {
+    let server = Server::open().await;
+    let made = server.post("/api/v1/jobs", &form()).await;
+    let id = made.json["id"].as_str().unwrap();
+    let job = json!({"kind": "report", "max_attempts": 3});
+    let patched = server
+        .patch(&format!("/api/v1/schedules/{id}"), &json!({"job": job}))
+        .await;
+    assert_eq!(patched.status, 200, "{patched:?}");
+    let read = server.get(&format!("/api/v1/jobs/{id}")).await;
+    assert_eq!((read.status, &read.json["kind"]), (200, &json!("report")));
+    assert_eq!(read.json["maxRetryCount"], 2, "{read:?}");
+    assert_eq!(
+        server
+            .get(&format!("/api/v1/jobs/{id}/schedule"))
+            .await
+            .status,
+        200
+    );
+}

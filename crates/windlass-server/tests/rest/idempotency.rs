@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use windlass_core::{HookDefinition, HookEvent, HookName};
 use windlass_server::{RouteInfo, Settings, routes};
+use windlass_store::Expected;
 
 use crate::support::{Answer, Server};
 
@@ -29,6 +31,12 @@ fn request_of(route: &RouteInfo) -> (&'static str, Value, usize) {
             let schedule = json!({"name": "new", "every": "1h", "job": {"kind": "a"}});
             ("/api/v1/schedules", schedule, 1)
         }
+        "/api/v1/schedules/bulk" => {
+            let new = |name: &str| json!({"name": name, "every": "1h", "job": {"kind": "a"}});
+            let schedules = json!({"schedules": [new("one"), {"name": "two"}, new("three")]});
+            ("/api/v1/schedules/bulk", schedules, 2)
+        }
+        "/api/v1/hooks/{name}/test" => ("/api/v1/hooks/h/test", json!({}), 1),
         "/api/v1/schedules/{name}/run-now" => ("/api/v1/schedules/s/run-now", json!({}), 1),
         "/api/v1/schedules/{name}/backfill" => {
             let range = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T03:00:00Z"});
@@ -52,6 +60,10 @@ pub(crate) async fn prepare(server: &Server) {
     let schedule = json!({"name": "s", "cron": "0 * * * *", "job": job});
     let made = server.post("/api/v1/schedules", &schedule).await;
     assert_eq!(made.status, 201, "{made:?}");
+    let (name, url) = (HookName::new("h").unwrap(), "https://a.example/");
+    let hook = HookDefinition::new(url, "key", [HookEvent::Dead]);
+    let put = server.client.hooks().put(&name, &hook, Expected::Any).await;
+    put.unwrap();
 }
 
 pub(crate) async fn send_to(server: &Server, route: &RouteInfo, key: &str) -> Answer {

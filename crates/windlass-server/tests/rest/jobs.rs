@@ -459,3 +459,39 @@ async fn why_names_the_policy_of_http_jobs() {
     assert_eq!(why.json["death"]["policy"], webhook, "{why:?}");
     assert_eq!(why.json["revive"]["policy"], webhook);
 }
+
+#[tokio::test]
+async fn a_revival_changes_the_limit_the_policy_the_queue_and_the_priority() {
+    let server = Server::open().await;
+    let id = server.job(&json!({"kind": "a", "max_attempts": 1})).await;
+    server
+        .run(&json!({"outcome": "failed", "error": "x"}))
+        .await;
+    let path = format!("/api/v1/jobs/{id}/revive");
+    for (body, pointer) in [
+        (json!({"max_attempts": 0}), "/max_attempts"),
+        (json!({"retry": "often"}), "/retry"),
+        (json!({"queue": "windlass.hooks"}), "/queue"),
+        (json!({"priority": 40_000}), "/priority"),
+    ] {
+        let refused = server.post(&path, &body).await;
+        assert_eq!(
+            (refused.status, refused.pointer()),
+            (422, pointer.to_owned())
+        );
+    }
+    let changes = json!({"max_attempts": 5, "retry": "patient", "queue": "slow", "priority": 7});
+    let revived = server.post(&path, &changes).await;
+    assert_eq!(revived.status, 200, "{revived:?}");
+    assert_eq!(
+        (&revived.json["queue"], &revived.json["priority"]),
+        (&json!("slow"), &json!(7))
+    );
+    assert_eq!(revived.json["max_attempts"], 5);
+    assert_eq!(revived.json["state"], "ready");
+    let audit = server.get("/api/v1/audit?action=job.revive").await;
+    let changes = &audit.json["data"][0]["detail"]["changes"];
+    assert_eq!(changes["queue"], json!({"old": "default", "new": "slow"}));
+    assert_eq!(changes["max_attempts"], json!({"old": 1, "new": 5}));
+    assert!(changes["retry"]["new"].is_object(), "{changes}");
+}

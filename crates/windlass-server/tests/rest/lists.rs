@@ -282,3 +282,32 @@ async fn jobs_are_made_due_by_their_ids() {
         assert_eq!((refused.status, refused.pointer().as_str()), (422, pointer));
     }
 }
+
+#[tokio::test]
+async fn a_list_refuses_the_cursors_of_other_lists() {
+    let server = Server::open().await;
+    let zeros = |count| "0".repeat(count);
+    let lists = [
+        ("jobs", format!("j{}", zeros(32))),
+        ("queues", "q61".to_owned()),
+        ("schedules", "s61".to_owned()),
+        ("workers", "w61".to_owned()),
+        ("audit", format!("a{}", zeros(16))),
+        ("replays", format!("r{}", zeros(32))),
+        ("bulk-actions", format!("b{}", zeros(32))),
+        ("failures", "f".to_owned()),
+    ];
+    for (list, own) in &lists {
+        for (_, cursor) in &lists {
+            let path = format!("/api/v1/{list}?cursor={cursor}");
+            let answer = server.get(&path).await;
+            if cursor == own {
+                assert_eq!(answer.status, 200, "{path}: {answer:?}");
+                continue;
+            }
+            assert_eq!(answer.pointer(), "/cursor", "{path}");
+            let rule = answer.text_at("/errors/0/rule");
+            assert!(rule.contains("`next_cursor` of this list"), "{rule}");
+        }
+    }
+}

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod admin;
 mod audit;
 mod bulk;
 mod bulk_actions;
@@ -16,15 +17,18 @@ mod conditions;
 mod dead_letters;
 mod description;
 mod events;
+mod export;
 mod failures;
 mod fairness;
 mod form;
 mod guide;
+mod hooks;
 mod hostile;
 mod idempotency;
 mod idempotency_crash;
 mod jobs;
 mod lists;
+mod logs;
 mod mounted;
 mod policies;
 mod problems;

@@ -254,6 +254,93 @@ async fn a_rule_is_previewed_before_and_after_it_is_stored() {
     assert_eq!(next.json["data"].as_array().unwrap().len(), 3);
 }
 
+#[tokio::test]
+async fn schedules_are_listed_by_name_pause_queue_and_kind() {
+    let server = Server::open().await;
+    for (name, queue, kind, paused) in [
+        ("mail.a", "mail", "send", false),
+        ("mail.b", "mail", "clean", true),
+        ("report", "slow", "send", false),
+    ] {
+        let job = json!({"kind": kind, "queue": queue});
+        let body = json!({"name": name, "every": "1h", "job": job, "paused": paused});
+        assert_eq!(server.post("/api/v1/schedules", &body).await.status, 201);
+    }
+    spoiled(&server, "mail.spoiled").await;
+    for (query, expected) in [
+        ("", &["mail.a", "mail.b", "mail.spoiled", "report"][..]),
+        ("?name_prefix=mail.", &["mail.a", "mail.b", "mail.spoiled"]),
+        ("?paused=true", &["mail.b"]),
+        ("?paused=false", &["mail.a", "report"]),
+        ("?queue=mail", &["mail.a", "mail.b"]),
+        ("?kind=send", &["mail.a", "report"]),
+        ("?kind=send&name_prefix=r", &["report"]),
+    ] {
+        let listed = server.get(&format!("/api/v1/schedules{query}")).await;
+        let rows = listed.json["data"].as_array().unwrap().iter();
+        let names: Vec<&str> = rows.map(|row| row["name"].as_str().unwrap()).collect();
+        assert_eq!(names, expected, "{query}");
+    }
+    let first = server.get("/api/v1/schedules?queue=mail&limit=1").await;
+    let link = first.header("link").unwrap();
+    assert!(link.contains("queue=mail"), "{link}");
+}
+
+#[tokio::test]
+async fn each_schedule_of_a_bulk_request_has_its_own_result() {
+    let server = Server::open().await;
+    let new = |name: &str| json!({"name": name, "every": "1h", "job": {"kind": "a"}});
+    server.post("/api/v1/schedules", &new("known")).await;
+    let bulk = json!({"schedules": [
+        new("one"), new("known"), {"name": "x y", "cron": "soon", "job": {}}, new("two"), 7,
+        {"name": "bulk", "every": "1h", "job": {"kind": "a"}},
+        {"name": "http", "every": "1h", "job": {"http": {"url": "ftp://a"}}},
+    ]});
+    let answer = server.post("/api/v1/schedules/bulk", &bulk).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let counts = (&answer.json["created"], &answer.json["refused"]);
+    assert_eq!(counts, (&json!(2), &json!(5)));
+    let data = answer.json["data"].as_array().unwrap();
+    assert_eq!(
+        (&data[0]["name"], &data[3]["name"]),
+        (&json!("one"), &json!("two"))
+    );
+    assert!(data[0]["next_at"].is_string());
+    assert_eq!(data[1]["problem"]["code"], "schedule_exists");
+    let pointers = |index: usize| {
+        let problems = data[index]["problem"]["errors"].as_array().unwrap().iter();
+        let mut pointers: Vec<_> = problems.map(|one| one["pointer"].clone()).collect();
+        pointers.sort_by_key(ToString::to_string);
+        pointers
+    };
+    let all = [
+        "/schedules/2/cron",
+        "/schedules/2/job/kind",
+        "/schedules/2/name",
+    ];
+    assert_eq!(pointers(2), all);
+    assert_eq!(pointers(4), ["/schedules/4"]);
+    assert_eq!(pointers(5), ["/schedules/5/name"]);
+    assert_eq!(pointers(6), ["/schedules/6/job/http/url"]);
+    let none = server
+        .post("/api/v1/schedules/bulk", &json!({"schedules": []}))
+        .await;
+    assert_eq!(
+        (none.status, none.pointer()),
+        (422, "/schedules".to_owned())
+    );
+    let audit = server.get("/api/v1/audit?action=schedule.create").await;
+    assert_eq!(audit.json["data"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn a_preview_starts_at_from() {
+    let server = Server::open().await;
+    let rule = json!({"cron": "0 2 * * *", "from": "2026-03-08T02:00:00Z", "count": 1});
+    let preview = server.post("/api/v1/schedules/preview", &rule).await;
+    assert_eq!(preview.json["data"][0]["at"], "2026-03-08T02:00:00Z");
+}
+
 /// Stores a schedule that cannot be read back, as one is whose time zone is gone.
 async fn spoiled(server: &Server, name: &str) {
     server
@@ -335,9 +422,7 @@ async fn a_list_goes_on_behind_a_name_whatever_went_before_it() {
         .collect();
     assert_eq!(names, ["c", "d"], "an offset would have left one out");
     assert_eq!(second.json["next_cursor"], Value::Null);
-    let other = server
-        .get("/api/v1/schedules?cursor=p0000000000000001")
-        .await;
+    let other = server.get("/api/v1/schedules?cursor=q61").await;
     assert_eq!((other.status, other.pointer().as_str()), (422, "/cursor"));
 }
 

@@ -27,6 +27,8 @@ fn paths(job: &str) -> Vec<String> {
     let mut paths = vec![
         "/api/v1/jobs".to_owned(),
         "/api/v1/jobs?state=dead".to_owned(),
+        "/api/v1/jobs/export".to_owned(),
+        "/api/v1/jobs/export?format=csv".to_owned(),
         "/api/v1/dead-letters".to_owned(),
         "/api/v1/failures".to_owned(),
         "/api/v1/workers".to_owned(),

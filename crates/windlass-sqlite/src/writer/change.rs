@@ -23,6 +23,9 @@ impl Writer<'_> {
         for id in jobs {
             answers.push(self.change(*id, change, step, now)?);
         }
+        if let Some((action, count, by)) = step.and_then(|step| step.count(&answers)) {
+            self.tallies.count_action(action, count, by);
+        }
         Ok(Ok(answers))
     }
 
@@ -76,14 +79,23 @@ impl Writer<'_> {
         if before.after(Event::Revived(revival.consent)).is_none() {
             return Ok(Err(Changed::Conflict(before)));
         }
-        if self.key_is_taken(job, &job.queue, now)? {
+        let queue = revival.changes.queue.clone();
+        let queue = queue.unwrap_or_else(|| job.queue.clone());
+        if self.key_is_taken(job, &queue, now)? {
             return Ok(Err(Changed::KeyTaken(before)));
         }
-        if let Some(max_depth) = self.full(&job.queue) {
+        if let Some(max_depth) = self.full(&queue) {
             return Ok(Err(Changed::QueueFull { max_depth }));
         }
-        let revived = job.revive(revival.clone(), replay, now);
-        Ok(revived.map_err(Changed::from))
+        let finished = job.clone();
+        if let Err(refused) = job.revive(revival.clone(), replay, now) {
+            return Ok(Err(refused.into()));
+        }
+        // A cancelled job may still hold its key in the queue that it leaves.
+        if queue != finished.queue && !self.key_is_taken(&finished, &finished.queue, now)? {
+            self.leave_key(&finished)?;
+        }
+        Ok(Ok(()))
     }
 
     fn edit(
@@ -129,11 +141,17 @@ impl Writer<'_> {
         if let Some(max_depth) = self.full(target).filter(|_| *target != job.queue) {
             return Ok(Err(Changed::QueueFull { max_depth }));
         }
+        self.leave_key(job)?;
+        Ok(Ok(()))
+    }
+
+    /// Frees the unique key of a job in its queue.
+    fn leave_key(&mut self, job: &Job) -> DriverResult<()> {
         if let Some(unique) = &job.unique {
             let queue = self.names.number(self.connection, job.queue.as_str())?;
             self.remove_hold(queue, &unique.key)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     fn purge(&mut self, job: &Job) -> DriverResult<Changed> {

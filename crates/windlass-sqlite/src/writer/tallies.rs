@@ -1,9 +1,10 @@
-//! Failure groups and results of replays: their rows.
+//! Failure groups and tallies of actions: their rows. A bulk action counts in the column `gone`
+//! only.
 
 use std::collections::BTreeMap;
 
 use rusqlite::{Row, params};
-use windlass_core::{ActionId, Fingerprint, GroupKey, RevivalTally};
+use windlass_core::{ActionId, ActionTally, Fingerprint, GroupKey};
 
 use super::Writer;
 use crate::error::{DriverResult, if_readable};
@@ -14,7 +15,7 @@ use crate::tallies::Group;
 impl Writer<'_> {
     pub(super) fn load_tallies(&mut self) -> DriverResult<()> {
         self.load_failure_groups()?;
-        self.load_revivals()?;
+        self.load_action_tallies()?;
         self.tallies.commit();
         Ok(())
     }
@@ -34,7 +35,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn load_revivals(&mut self) -> DriverResult<()> {
+    fn load_action_tallies(&mut self) -> DriverResult<()> {
         let mut statement = self.connection.prepare(
             "select replay, pending, recovered, failed_again, gone, first_succeeded, first_failed, \
              first_failed_alike from revivals",
@@ -42,7 +43,7 @@ impl Writer<'_> {
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let replay = ActionId::from_u128(u128::from_be_bytes(row.get(0)?));
-            let tally = RevivalTally {
+            let tally = ActionTally {
                 pending: unsigned(row, 1)?,
                 recovered: unsigned(row, 2)?,
                 failed_again: unsigned(row, 3)?,
@@ -51,7 +52,7 @@ impl Writer<'_> {
                 first_failed: unsigned(row, 6)?,
                 first_failed_alike: unsigned(row, 7)?,
             };
-            self.tallies.revivals.change(&replay, || tally);
+            self.tallies.actions.change(&replay, || tally);
         }
         Ok(())
     }
@@ -89,9 +90,9 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes the results of replays that changed in this group of requests.
-    pub(super) fn save_revivals(&mut self) -> DriverResult<()> {
-        for (replay, tally) in self.tallies.revivals.changed() {
+    /// Writes the tallies of actions that changed in this group of requests.
+    pub(super) fn save_action_tallies(&mut self) -> DriverResult<()> {
+        for (replay, tally) in self.tallies.actions.changed() {
             let replay = replay.as_u128().to_be_bytes();
             let Some(tally) = tally else {
                 self.connection

@@ -1,11 +1,14 @@
 //! A child process that uses a store and prints what the store acknowledged, line by line.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use windlass_core::{ActionId, AttemptError, Failure, Job, JobId, Outcome, Report, Revival, State};
+use windlass_core::{
+    ActionId, AttemptError, Failure, Job, JobId, Outcome, Patch, Report, Revival, State,
+};
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::*;
 use windlass_store::{ActionStep, Change, Enqueue, Filter, ListedState, Page, Settled, StoreError};
@@ -79,8 +82,8 @@ fn end(position: u64) -> Report {
     }
 }
 
-/// Removes one dead job and revives others. No job is revived twice, so that what became of it can
-/// be counted again.
+/// Removes one dead job, revives others and patches them. No job gets this twice, so that the results
+/// can be counted again.
 async fn purge_and_revive(store: &Opened, number: u64) -> Result<(), StoreError> {
     let dead = Filter::state(ListedState::Dead);
     let dead = store.list(&dead, Page::first(10), at(number)).await?.jobs;
@@ -101,9 +104,20 @@ async fn purge_and_revive(store: &Opened, number: u64) -> Result<(), StoreError>
         action: ActionId::from_u128(u128::from(number)),
         frozen_at: at(number),
         is_replay: true,
+        seen: BTreeMap::new(),
     };
     let revive = Change::Revive(Revival::default());
     store.change(&ids, &revive, Some(&step), at(number)).await?;
+    let bulk = ActionStep {
+        action: ActionId::from_u128(recount::FIRST_BULK_ACTION + u128::from(number)),
+        is_replay: false,
+        ..step
+    };
+    let patch = Change::Patch(Patch {
+        priority: Some(1),
+        ..Patch::default()
+    });
+    store.change(&ids, &patch, Some(&bulk), at(number)).await?;
     Ok(())
 }
 

@@ -1,12 +1,16 @@
-//! Counts failure groups and results of replays again, from the jobs of a store.
+//! Counts failure groups and tallies of actions again, from the jobs of a store.
 
 use std::collections::BTreeMap;
 
-use windlass_core::{ActionId, GroupKey, GroupMember, Job, RevivalTally, Timestamp};
+use windlass_core::{ActionCount, ActionId, ActionTally, GroupKey, GroupMember, Job, Timestamp};
 use windlass_store::conformance::build::Opened;
 use windlass_store::{Filter, GroupFilter, PAGE_MAX, Page};
 
-/// Checks that the store counts what it stores. Each job may have been revived at most once.
+/// Bulk actions have this id or a larger one, and replays a smaller one.
+pub(crate) const FIRST_BULK_ACTION: u128 = 1 << 64;
+
+/// Checks that the store counts what it stores. Each job may have been revived at most once, and
+/// changed by at most one bulk action.
 /// Returns how many jobs are in groups.
 pub(crate) async fn check(store: &Opened, now: Timestamp) -> u64 {
     let jobs = all_jobs(store, now).await;
@@ -19,9 +23,9 @@ pub(crate) async fn check(store: &Opened, now: Timestamp) -> u64 {
         }
     }
     assert_eq!(groups(store, now).await, expected);
-    for (replay, expected) in revivals(&jobs) {
-        let found = store.revival_tally(replay).await.expect("it answers");
-        assert_eq!(found, expected, "{replay}");
+    for (action, expected) in actions(&jobs) {
+        let found = store.action_tally(action).await.expect("it answers");
+        assert_eq!(found, expected, "{action}");
     }
     expected.values().map(|counts| counts.0 + counts.1).sum()
 }
@@ -59,18 +63,22 @@ async fn groups(store: &Opened, now: Timestamp) -> BTreeMap<GroupKey, (u64, u64)
     groups
 }
 
-fn revivals(jobs: &[Job]) -> BTreeMap<ActionId, RevivalTally> {
-    let mut revivals: BTreeMap<ActionId, RevivalTally> = BTreeMap::new();
+fn actions(jobs: &[Job]) -> BTreeMap<ActionId, ActionTally> {
+    let mut actions: BTreeMap<ActionId, ActionTally> = BTreeMap::new();
     for job in jobs {
+        let last = job.interventions.last_action;
+        if let Some(bulk) = last.filter(|id| id.as_u128() >= FIRST_BULK_ACTION) {
+            actions.entry(bulk).or_default().add(ActionCount::Gone, 1);
+        }
         let Some((replay, result)) = job.revival_result() else {
             continue;
         };
-        let tally = revivals.entry(replay).or_default();
+        let tally = actions.entry(replay).or_default();
         tally.add(result.into(), 1);
         let revived = job.interventions.revived.as_ref();
         if let Some(first) = revived.and_then(|revived| revived.first_outcome) {
             tally.add(first.into(), 1);
         }
     }
-    revivals
+    actions
 }

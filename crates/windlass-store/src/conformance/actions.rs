@@ -1,9 +1,11 @@
+use std::collections::BTreeMap;
+
 use serde_json::json;
 use windlass_core::fairness::{Credit, Pool, Slots};
 use windlass_core::retry::Preset;
 use windlass_core::{
-    ActionId, AttemptError, Edit, Failure, FailureCount, FirstOutcome, Job, Lane, Patch,
-    PayloadPatch, Report, Revival, RevivalTally, State, Tag, Timestamp,
+    ActionId, ActionTally, AttemptError, Edit, Failure, FailureCount, FirstOutcome, Job, Lane,
+    Patch, PayloadPatch, Report, Revival, State, Tag, Timestamp,
 };
 
 use super::build::*;
@@ -18,6 +20,7 @@ fn step(number: u128, frozen_at: Timestamp) -> ActionStep {
         action: action(number),
         frozen_at,
         is_replay: false,
+        seen: BTreeMap::new(),
     }
 }
 
@@ -106,6 +109,61 @@ pub async fn a_step_changes_a_job_once(store: &Opened) {
         find(store, id(1)).await.interventions.last_action,
         Some(action(2))
     );
+}
+
+pub async fn a_step_leaves_alone_what_it_saw_differently(store: &Opened) {
+    put(store, jobs(1..4)).await;
+    let as_new = |number| (id(number), (State::Waiting, 0));
+    let step = ActionStep {
+        seen: (1..4).map(as_new).collect(),
+        ..step(1, at(100))
+    };
+    // The clock of the node that runs these jobs is behind, so the time does not show the change.
+    let running = crate::Claim {
+        jobs: Some([id(1), id(2)].into()),
+        ..claim(2)
+    };
+    let running = store.claim(&running, at(1)).await.unwrap().jobs;
+    let released = running.iter().find(|job| job.id == id(2)).unwrap();
+    settle_one(store, released, Report::Released { started: true }, at(2)).await;
+    let ids = [id(1), id(2), id(3)];
+    let expected = [
+        Changed::ChangedSince(State::Running),
+        Changed::ChangedSince(State::Waiting),
+        Changed::Now(State::Cancelled),
+    ];
+    let changed = store
+        .change(&ids, &Change::Cancel, Some(&step), at(101))
+        .await;
+    assert_eq!(changed.unwrap(), expected);
+    let again = store
+        .change(&ids[2..], &Change::Cancel, Some(&step), at(102))
+        .await;
+    let repeated = Changed::Repeated(State::Cancelled);
+    assert_eq!(again.unwrap(), [repeated], "a lost answer can be repeated");
+}
+
+pub async fn a_bulk_action_counts_what_it_changes(store: &Opened) {
+    put(store, jobs(1..6)).await;
+    kill(store, 1..4, at(1)).await;
+    let tally = |number| async move { store.action_tally(action(number)).await.unwrap().changed() };
+    let change = |change, number, ids: Vec<_>| async move {
+        let step = step(number, at(100));
+        let changed = store.change(&ids, &change, Some(&step), at(50)).await;
+        changed.unwrap()
+    };
+    let all: Vec<_> = (1..7).map(id).collect();
+    change(revive(), 1, all.clone()).await;
+    assert_eq!(tally(1).await, 3, "two jobs wait, and one does not exist");
+    change(revive(), 1, all.clone()).await;
+    assert_eq!(tally(1).await, 3, "a repeated step counts nothing");
+    change(Change::Cancel, 2, all.clone()).await;
+    assert_eq!(tally(2).await, 5);
+    change(Change::Purge, 3, all.clone()).await;
+    change(Change::Purge, 3, all).await;
+    assert_eq!((tally(1).await, tally(2).await, tally(3).await), (3, 5, 5));
+    store.trim_tallies(at(0), at(0)).await.unwrap();
+    assert_eq!(tally(3).await, 0, "the action is older than the limit");
 }
 
 pub async fn a_patch_changes_what_it_names(store: &Opened) {
@@ -245,12 +303,12 @@ pub async fn a_replay_counts_what_becomes_of_its_jobs(store: &Opened) {
         .change(&ids, &revive(), Some(&first), at(10))
         .await
         .unwrap();
-    let tally = || async { store.revival_tally(action(1)).await.unwrap() };
+    let tally = || async { store.action_tally(action(1)).await.unwrap() };
     assert_eq!(
         tally().await,
-        RevivalTally {
+        ActionTally {
             pending: 7,
-            ..RevivalTally::default()
+            ..ActionTally::default()
         }
     );
     let running = take(store, 6, at(11)).await;
@@ -267,7 +325,7 @@ pub async fn a_replay_counts_what_becomes_of_its_jobs(store: &Opened) {
         .change(&[id(7)], &Change::Cancel, None, at(12))
         .await
         .unwrap();
-    let expected = RevivalTally {
+    let expected = ActionTally {
         pending: 2,
         recovered: 1,
         failed_again: 3,
@@ -277,7 +335,7 @@ pub async fn a_replay_counts_what_becomes_of_its_jobs(store: &Opened) {
         first_failed_alike: 2,
     };
     assert_eq!(tally().await, expected);
-    assert_eq!(expected.revived(), 7);
+    assert_eq!(expected.changed(), 7);
     // Job 5 waits for a retry: it recovers, but its first outcome was a failure.
     let retry = take_one(store, at(30)).await;
     let revived = |job: &Job| job.interventions.revived.clone().unwrap();
@@ -289,7 +347,7 @@ pub async fn a_replay_counts_what_becomes_of_its_jobs(store: &Opened) {
         Some(FirstOutcome::FailedAlike)
     );
     settle_one(store, &retry, Report::Succeeded(None), at(31)).await;
-    let expected = RevivalTally {
+    let expected = ActionTally {
         pending: 1,
         recovered: 3,
         failed_again: 2,
@@ -311,19 +369,19 @@ pub async fn a_replay_counts_what_becomes_of_its_jobs(store: &Opened) {
         .await
         .unwrap();
     assert_eq!(tally().await, expected, "results of removed jobs stay");
-    let second = store.revival_tally(action(2)).await.unwrap();
+    let second = store.action_tally(action(2)).await.unwrap();
     assert_eq!(
         second,
-        RevivalTally {
+        ActionTally {
             pending: 1,
-            ..RevivalTally::default()
+            ..ActionTally::default()
         }
     );
     store.trim_tallies(at(0), at(0)).await.unwrap();
-    let trimmed = store.revival_tally(action(1)).await.unwrap();
+    let trimmed = store.action_tally(action(1)).await.unwrap();
     assert_eq!(
         trimmed,
-        RevivalTally::default(),
+        ActionTally::default(),
         "the replay is older than the limit"
     );
 }

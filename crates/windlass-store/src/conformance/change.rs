@@ -1,12 +1,15 @@
 //! Cases of changes that people and programs make to jobs.
 
-use windlass_core::retry::AttemptLimit;
+use std::time::Duration;
+
+use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{
-    Consent, DeadReason, Delivery, Edit, FailureCount, Job, Report, Revival, State, Verdict,
+    Consent, DeadReason, Delivery, Edit, FailureCount, Job, OnDuplicate, Report, Revival,
+    RevivalChanges, State, Unique, Verdict,
 };
 
 use super::build::*;
-use crate::{Change, Changed, Claim, Enqueued, QueueLimits, Settled};
+use crate::{Change, Changed, Claim, Enqueued, GroupFilter, QueueLimits, Settled};
 
 const DEAD: State = State::Dead(DeadReason::Exhausted);
 
@@ -145,6 +148,107 @@ pub async fn revive_runs_a_dead_job_again(store: &Opened) {
         .await
         .unwrap();
     assert_eq!(refused, [Changed::Conflict(State::Running)]);
+}
+
+/// A revival that only changes fields.
+fn revive_with(changes: RevivalChanges) -> Change {
+    Change::Revive(Revival {
+        failures: FailureCount::Keep,
+        changes,
+        ..Revival::default()
+    })
+}
+
+pub async fn revive_changes_the_fields_that_it_names(store: &Opened) {
+    die(store, 1).await;
+    let before = find(store, id(1)).await;
+    let changes = RevivalChanges {
+        max_attempts: AttemptLimit::from_max_attempts(9).unwrap(),
+        retry: Some(Preset::Patient.policy()),
+        queue: Some(queue("slow")),
+        priority: Some(-5),
+    };
+    let revived = store
+        .change(&[id(1)], &revive_with(changes.clone()), None, at(1))
+        .await
+        .unwrap();
+    assert_eq!(revived, [Changed::Now(State::Waiting)]);
+    let job = find(store, id(1)).await;
+    assert_eq!(job.max_attempts, changes.max_attempts);
+    assert_eq!(job.retry.as_deref(), changes.retry.as_ref());
+    assert_eq!((job.queue.as_str(), job.priority), ("slow", -5));
+    assert_eq!(job.failures, before.failures);
+    assert!(take(store, 1, at(2)).await.is_empty(), "it left its queue");
+    let counts = store.counts(at(2)).await.unwrap();
+    assert_eq!(counts[&queue("slow")].ready, 1);
+    assert_eq!(counts.get(&before.queue).map_or(0, |left| left.dead), 0);
+    let (key, _) = job.group().unwrap();
+    let groups = GroupFilter::default();
+    let groups = store.failure_groups(&groups, None, 10, at(2)).await;
+    let retrying: Vec<_> = groups
+        .unwrap()
+        .into_iter()
+        .filter(|one| one.retrying > 0)
+        .collect();
+    assert_eq!(retrying.len(), 1);
+    assert_eq!(retrying[0].key, key, "it moved to the group of its queue");
+}
+
+pub async fn revive_moves_a_job_with_its_key(store: &Opened) {
+    let keyed = |number, name: &str| Job {
+        unique: Some(Unique {
+            key: key("k"),
+            unique_for: Some(Duration::from_secs(1000)),
+            on_duplicate: OnDuplicate::Keep,
+        }),
+        queue: queue(name),
+        ..job(number)
+    };
+    put(store, vec![keyed(1, "a"), keyed(2, "b")]).await;
+    let cancelled = store.change(&[id(1)], &Change::Cancel, None, at(1)).await;
+    assert_eq!(cancelled.unwrap(), [Changed::Now(State::Cancelled)]);
+    let to = |name: &str| {
+        revive_with(RevivalChanges {
+            queue: Some(queue(name)),
+            ..RevivalChanges::default()
+        })
+    };
+    let taken = store.change(&[id(1)], &to("b"), None, at(2)).await;
+    assert_eq!(taken.unwrap(), [Changed::KeyTaken(State::Cancelled)]);
+    let moved = store.change(&[id(1)], &to("c"), None, at(3)).await;
+    assert_eq!(moved.unwrap(), [Changed::Now(State::Waiting)]);
+    let answer = enqueue_one(store, keyed(3, "a"), at(4)).await.unwrap();
+    assert_eq!(
+        answer,
+        Enqueued::Created(id(3)),
+        "its old queue has the key free"
+    );
+    let answer = enqueue_one(store, keyed(4, "c"), at(4)).await.unwrap();
+    assert!(matches!(answer, Enqueued::Duplicate { id: holder, .. } if holder == id(1)));
+}
+
+pub async fn revive_into_a_full_queue_is_refused(store: &Opened) {
+    die(store, 1).await;
+    let limits = QueueLimits {
+        max_depth: Some(1),
+        ..QueueLimits::default()
+    };
+    store
+        .put_queue(&queue("full"), &limits, None)
+        .await
+        .unwrap();
+    let waiting = Job {
+        queue: queue("full"),
+        ..job(2)
+    };
+    put(store, vec![waiting]).await;
+    let change = revive_with(RevivalChanges {
+        queue: Some(queue("full")),
+        ..RevivalChanges::default()
+    });
+    let refused = store.change(&[id(1)], &change, None, at(1)).await.unwrap();
+    assert_eq!(refused, [Changed::QueueFull { max_depth: 1 }]);
+    assert_eq!(find(store, id(1)).await.state(), DEAD);
 }
 
 pub async fn revive_into_a_taken_key_is_a_conflict_for_that_job_only(store: &Opened) {

@@ -1,13 +1,14 @@
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use windlass_core::retry::Preset;
 use windlass_core::{
-    AttemptError, DeadReason, Edit, Failure, FailureCount, Fingerprint, GROUPS_MAX, GroupKey, Job,
-    Report, Revival, Timestamp,
+    ActionId, AttemptError, DeadReason, Edit, Failure, FailureCount, Fingerprint, GROUPS_MAX,
+    GroupKey, Job, JobId, Report, Revival, Timestamp,
 };
 
 use super::build::*;
-use crate::{Change, FailureGroup, Filter, GROUP_HOURS, GroupFilter, Page, Settled};
+use crate::{ActionStep, Change, FailureGroup, Filter, GROUP_HOURS, GroupFilter, Page, Settled};
 
 fn failed_with(text: &str) -> Report {
     Report::Failed(Failure::retryable(AttemptError::new(text)))
@@ -281,6 +282,31 @@ pub async fn too_many_causes_share_one_group(store: &Opened) {
     };
     let listed = store.list(&others, Page::first(10), at(2)).await.unwrap();
     assert_eq!(listed.jobs.len(), 2);
+    // A replay still knows what each of them died of.
+    let replay = ActionStep {
+        action: ActionId::from_u128(1),
+        frozen_at: at(2),
+        is_replay: true,
+        seen: BTreeMap::new(),
+    };
+    let ids: Vec<JobId> = listed.jobs.iter().map(|job| job.id).collect();
+    let revive = Change::Revive(Revival::default());
+    store
+        .change(&ids, &revive, Some(&replay), at(3))
+        .await
+        .unwrap();
+    for running in take(store, 2, at(4)).await {
+        let is_first = running.id == ids[0];
+        let text = match is_first {
+            true => format!("cause {}", letters(running.id.as_u128())),
+            false => "quite another cause".to_owned(),
+        };
+        settle_one(store, &running, unrecoverable(&text), at(4)).await;
+        let cause = find(store, running.id).await.fingerprint;
+        assert_eq!(cause, Some(Fingerprint::OTHER));
+    }
+    let tally = store.action_tally(replay.action).await.unwrap();
+    assert_eq!((tally.first_failed_alike, tally.first_failed), (1, 1));
 }
 
 /// A word that differs for each number: digits would not make another cause.

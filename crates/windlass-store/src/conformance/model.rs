@@ -1,6 +1,6 @@
 //! Random sequences of commands, which must get the same answers from every driver as from memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use windlass_core::fairness::{Credit, Guards, Pool, Rate, Ratio, Slots};
 use windlass_core::retry::{AttemptLimit, Preset};
 use windlass_core::{
     ActionId, AttemptError, Concurrency, Consent, Delivery, Edit, Failure, FailureCount, Job,
-    OnDuplicate, Patch, PayloadPatch, QueuePattern, Report, Revival, Timestamp, Unique,
+    OnDuplicate, Patch, PayloadPatch, QueuePattern, Report, Revival, RevivalChanges, State,
+    Timestamp, Unique,
 };
 
 use super::build::*;
@@ -40,7 +41,7 @@ pub enum Command {
     Settle(Vec<(u64, u32, u8)>, u64),
     Sweep(usize, u64),
     Cancel(Vec<u64>),
-    Revive(Vec<u64>, bool, bool),
+    Revive(Vec<u64>, bool, bool, Option<u8>),
     RunNow(Vec<u64>),
     Edit(u64, Option<i16>, Option<u8>),
     Resolve(Vec<u64>),
@@ -155,7 +156,9 @@ async fn run_from(store: &Opened, commands: &[Command], mut now: Timestamp) -> V
     }
     for check in [
         Command::Groups,
+        Command::Tally(0),
         Command::Tally(1),
+        Command::Tally(2),
         Command::Tally(3),
         Command::Counts,
     ] {
@@ -210,7 +213,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
         Command::Cancel(jobs) => {
             debug_text(&store.change(&ids(jobs), &Change::Cancel, None, now).await)
         }
-        Command::Revive(jobs, keep, force) => {
+        Command::Revive(jobs, keep, force, to) => {
             let revival = Revival {
                 failures: if *keep {
                     FailureCount::Keep
@@ -221,6 +224,10 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
                     Consent::MayRunTwice
                 } else {
                     Consent::NotGiven
+                },
+                changes: RevivalChanges {
+                    queue: to.map(queue_of),
+                    ..RevivalChanges::default()
                 },
                 ..Revival::default()
             };
@@ -252,10 +259,15 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             debug_text(&store.change(&ids(jobs), &Change::Purge, None, now).await)
         }
         Command::Step(number, which, jobs, ago) => {
+            let as_new = |id| (id, (State::Waiting, 0));
             let step = ActionStep {
                 action: ActionId::from_u128(*number),
                 frozen_at: now.saturating_sub(Duration::from_secs(*ago)),
                 is_replay: number % 2 == 1,
+                seen: match number {
+                    2 => ids(jobs).into_iter().map(as_new).collect(),
+                    _ => BTreeMap::new(),
+                },
             };
             let change = step_change(*which);
             debug_text(&store.change(&ids(jobs), &change, Some(&step), now).await)
@@ -265,7 +277,7 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             debug_text(&store.failure_groups(&all, None, 100, now).await)
         }
         Command::Tally(number) => {
-            debug_text(&store.revival_tally(ActionId::from_u128(*number)).await)
+            debug_text(&store.action_tally(ActionId::from_u128(*number)).await)
         }
         Command::ListFinished(queue) => {
             let filter = Filter {
@@ -502,7 +514,8 @@ fn command() -> impl Strategy<Value = Command> {
         8 => (reports, any::<u64>()).prop_map(|(reports, random)| Command::Settle(reports, random)),
         2 => (0usize..4, any::<u64>()).prop_map(|(limit, random)| Command::Sweep(limit, random)),
         1 => numbers().prop_map(Command::Cancel),
-        1 => (numbers(), any::<bool>(), any::<bool>()).prop_map(|(jobs, keep, force)| Command::Revive(jobs, keep, force)),
+        1 => (numbers(), any::<bool>(), any::<bool>(), weighted(0.3, 0u8..2))
+            .prop_map(|(jobs, keep, force, to)| Command::Revive(jobs, keep, force, to)),
         1 => numbers().prop_map(Command::RunNow),
         1 => (0..JOBS, weighted(0.5, -2i16..3), weighted(0.5, 0u8..2))
             .prop_map(|(number, priority, to)| Command::Edit(number, priority, to)),

@@ -8,7 +8,10 @@ use windlass_core::{
 };
 
 use super::build::*;
-use crate::{Change, Counts, Filter, Listed, ListedState, PAGE_MAX, Page, SCAN_MAX};
+use crate::{
+    Change, Counts, Filter, Listed, ListedState, PAGE_BYTES_MAX, PAGE_MAX, Page, SCAN_MAX,
+    job_bytes,
+};
 
 pub async fn get_answers_in_order(store: &Opened) {
     put(store, jobs(1..3)).await;
@@ -84,6 +87,28 @@ pub async fn list_examines_a_bounded_number(store: &Opened) {
         }
         assert_eq!(found, [id(1)], "{state:?}");
         assert!(pages > 1, "{state:?}: no step examines more than {many}");
+    }
+}
+
+pub async fn list_ends_a_page_of_large_jobs_early(store: &Opened) {
+    let large = payload(&format!("\"{}\"", "x".repeat(999_000)));
+    for number in 0..20 {
+        let large = Job {
+            payload: large.clone(),
+            ..job(number)
+        };
+        put(store, vec![large]).await;
+    }
+    for filter in [Filter::default(), Filter::state(ListedState::Ready)] {
+        let first = store.list(&filter, Page::first(1000), at(1)).await.unwrap();
+        let bytes: usize = first.jobs.iter().map(job_bytes).sum();
+        let most = PAGE_BYTES_MAX + 1_000_000;
+        assert!((PAGE_BYTES_MAX..most).contains(&bytes), "{bytes}");
+        let last = first.jobs.last().unwrap().id;
+        assert_eq!(first.next, Some(last.into()));
+        let rest = Page::after(Some(last), 1000);
+        let rest = store.list(&filter, rest, at(1)).await.unwrap();
+        assert_eq!((first.jobs.len() + rest.jobs.len(), rest.next), (20, None));
     }
 }
 

@@ -82,9 +82,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Store`] if the store fails. The jobs are changed in batches of up to 10,000: earlier
+    /// [`Error::Invalid`] if the change moves jobs to a reserved queue; [`Error::Store`] if the store
+    /// fails. The jobs are changed in batches of up to 10,000: earlier
     /// batches stay changed.
     pub async fn change_many(&self, ids: &[JobId], change: &Change) -> Result<Vec<Changed>, Error> {
+        change.check()?;
         Ok(self.engine.change(ids, change).await?)
     }
 

@@ -89,6 +89,7 @@ impl Client {
     /// changing the queue.
     pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<(), Error> {
         let (queue, store) = (parse_name(name)?, self.engine.store());
+        check_reserved(&queue, settings)?;
         let contended = || Error::QueueContended(queue.clone());
         compare_and_set(contended, || async {
             let written = self.write_claims(&queue, settings, Expected::Any).await?;
@@ -112,6 +113,7 @@ impl Client {
     /// As [`Client::set_queue`].
     pub async fn create_queue(&self, name: &str, settings: &QueueSettings) -> Result<bool, Error> {
         let (queue, store) = (parse_name(name)?, self.engine.store());
+        check_reserved(&queue, settings)?;
         // The document decides which of several calls at the same time creates the settings.
         let written = self.write_claims(&queue, settings, Expected::Absent);
         let Written::Version(version) = written.await? else {
@@ -261,6 +263,15 @@ impl Client {
 
 fn parse_name(name: &str) -> Result<QueueName, Invalid> {
     QueueName::new(name).map_err(|error| error.within("queue"))
+}
+
+/// Refuses a limit that would drop Windlass's own jobs. All other settings only delay them.
+fn check_reserved(queue: &QueueName, settings: &QueueSettings) -> Result<(), Invalid> {
+    if queue.is_reserved() && settings.max_depth.is_some() {
+        let rule = format!("must not be set for {queue}, because Windlass would lose its own jobs");
+        return Err(Invalid::new("max_depth", rule));
+    }
+    Ok(())
 }
 
 fn check_pause_reason(reason: &str) -> Result<(), Invalid> {

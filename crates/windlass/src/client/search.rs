@@ -1,7 +1,9 @@
 //! Searches for jobs in bounded steps.
 
-use windlass_core::{FinalState, Finish, Job as StoredJob, JobId, StateDetails, Timestamp};
-use windlass_store::{Filter, ListCursor, ListOrder, Listed, Page, Store, StoreError};
+use windlass_core::{Job as StoredJob, JobId, Timestamp};
+use windlass_store::{
+    Filter, ListCursor, ListOrder, Listed, PAGE_BYTES_MAX, Page, Store, StoreError, job_bytes,
+};
 
 use super::Client;
 use crate::error::Error;
@@ -9,17 +11,8 @@ use crate::error::Error;
 /// A search ends once it examined this many jobs.
 const SCANNED_MAX: usize = 10_000;
 
-/// A page ends early once its jobs carry more than this. 16 MiB.
-const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
-
 /// The most that one search or walk reads. 256 MiB.
 const READ_BYTES_MAX: usize = 256 * 1024 * 1024;
-
-/// How many jobs the first step reads, before it is known how large they are.
-const STEP_FIRST: usize = 16;
-
-/// The most jobs of one step.
-const STEP_MAX: usize = 256;
 
 /// The jobs that one search found, and how far it got.
 #[derive(Debug)]
@@ -72,7 +65,7 @@ impl Client {
             found.scanned += step.examined.max(step.jobs.len());
             let mut jobs = step.jobs.into_iter();
             while let Some(job) = jobs.next() {
-                bytes += bytes_of(&job);
+                bytes += job_bytes(&job);
                 let position = page.position(&job);
                 found.scanned_until = position.map(|position| reached(&position, Some(&job)));
                 found.jobs.push(job);
@@ -97,25 +90,12 @@ fn reached(position: &ListCursor, job: Option<&StoredJob>) -> Timestamp {
     position.finished_at.unwrap_or(created_at)
 }
 
-/// About how much a job carries.
-fn bytes_of(job: &StoredJob) -> usize {
-    let result = match &job.state_details {
-        StateDetails::Finished(Finish {
-            state: FinalState::Succeeded(Some(result)),
-            ..
-        }) => result.as_str().len(),
-        _ => 0,
-    };
-    job.payload.as_str().len() + result
-}
-
-/// Goes over the jobs of a list in steps that are small where jobs are large.
+/// Goes over the jobs of a list in steps. The store bounds the bytes of each.
 #[derive(Debug)]
 pub(super) struct Walk {
     filter: Filter,
     order: ListOrder,
     next: Option<ListCursor>,
-    step: usize,
     read_bytes: usize,
     saw_all: bool,
 }
@@ -136,7 +116,6 @@ impl Walk {
             filter,
             order: page.order,
             next,
-            step: STEP_FIRST,
             read_bytes: 0,
             saw_all: false,
         }
@@ -162,7 +141,7 @@ impl Walk {
         let page = Page {
             order: self.order,
             after: self.next,
-            limit: self.step.min(most),
+            limit: most,
         };
         let listed = store.list(&self.filter, page, now).await?;
         // Ids are in the order of time: there are no more jobs behind the oldest that is asked for.
@@ -175,11 +154,7 @@ impl Walk {
             .next
             .filter(|next| oldest.is_none_or(|oldest| next.id > oldest));
         self.saw_all = self.next.is_none();
-        let bytes: usize = listed.jobs.iter().map(bytes_of).sum();
-        self.read_bytes += bytes;
-        let each = bytes / listed.jobs.len().max(1);
-        let fitting = PAGE_BYTES_MAX / each.max(1);
-        self.step = fitting.clamp(1, (self.step * 2).min(STEP_MAX));
+        self.read_bytes += listed.jobs.iter().map(job_bytes).sum::<usize>();
         Ok(listed)
     }
 }

@@ -82,7 +82,7 @@ async fn a_remote_attempt_leaves_the_history_and_the_events_of_a_local_one(world
     let elsewhere = scene.job("q").await;
     let got = scene.claim(claim("w", &["q"])).await;
     let attempt = of(&got[0]);
-    let progress = json!({"done": 1});
+    let progress = json!({"done": 1}).into();
     let worker = named("w");
     let reported = scene.remote.progress(&worker, attempt, &progress);
     reported.await.unwrap();
@@ -118,12 +118,12 @@ async fn progress_is_kept_for_the_running_attempt_and_within_bounds(world: World
     scene.job("q").await;
     let got = scene.claim(claim("w", &["q"])).await;
     let attempt = of(&got[0]);
-    let (remote, value) = (&scene.remote, json!(1));
+    let (remote, value) = (&scene.remote, json!(1).into());
     remote.progress(&named("w"), attempt, &value).await.unwrap();
     let refused = remote.progress(&named("w"), attempt, &value).await;
     assert!(matches!(refused, Err(RemoteError::ProgressTooOften)));
     scene.world.clock.advance(seconds(0.1));
-    let large = json!("x".repeat(REMOTE_PROGRESS_BYTES_MAX));
+    let large = json!("x".repeat(REMOTE_PROGRESS_BYTES_MAX)).into();
     let refused = remote.progress(&named("w"), attempt, &large).await;
     assert!(matches!(refused, Err(RemoteError::ProgressTooLarge { .. })));
     let refused = remote.progress(&named("liar"), attempt, &value).await;
@@ -132,7 +132,7 @@ async fn progress_is_kept_for_the_running_attempt_and_within_bounds(world: World
         Err(RemoteError::LeaseLost(Lost::OtherWorker))
     ));
     remote
-        .progress(&named("w"), attempt, &json!(2))
+        .progress(&named("w"), attempt, &json!(2).into())
         .await
         .unwrap();
     let kept = progress_of(&scene, attempt).await.unwrap().value;
@@ -149,7 +149,7 @@ async fn the_end_of_an_attempt_leaves_the_progress_of_the_next_alone(world: Worl
     let first = of(&scene.claim(claim("w", &["q"])).await[0]);
     let remote = &scene.remote;
     remote
-        .progress(&named("w"), first, &json!(1))
+        .progress(&named("w"), first, &json!(1).into())
         .await
         .unwrap();
     let held = slow.hold("settle");
@@ -166,7 +166,10 @@ async fn the_end_of_an_attempt_leaves_the_progress_of_the_next_alone(world: Worl
     let got = scene.claim(claim("next", &["q"])).await;
     let other = Remote::new(&scene.world.engine, RemoteConfig::default());
     let (next, second) = (named("next"), of(&got[0]));
-    other.progress(&next, second, &json!(2)).await.unwrap();
+    other
+        .progress(&next, second, &json!(2).into())
+        .await
+        .unwrap();
     held.answer.notify_one();
     settling.await.unwrap().unwrap();
     let kept = progress_of(&scene, second).await.unwrap().value;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use windlass_core::{NewJob, Start, WorkerReport};
-use windlass_engine::remote::{ClaimError, RemoteClaim, Signal};
+use windlass_engine::remote::{ClaimError, RemoteClaim, Signal, Signalled};
 
 use crate::remote::scene::{Answer, Key, Scene, claim, ids, of};
 use windlass_testkit::world::{World, new_job, seconds};
@@ -150,7 +150,9 @@ async fn a_worker_with_paused_claims_waits_until_it_is_resumed_and_a_stopped_one
     let name = "w".parse().unwrap();
     let waiting = scene.wait(waits("w"), Key::good()).await;
     let signalled = scene.remote.signal(&name, Some(Signal::PauseClaims)).await;
-    assert!(signalled.unwrap().is_some(), "a worker that waits is known");
+    let signalled = signalled.unwrap();
+    let known = matches!(signalled, Signalled::Sent(_));
+    assert!(known, "a worker that waits is known");
     scene.until(|| scene.remote.waiting() == 0).await;
     let id = scene.job("q").await;
     let quick = scene.ask(claim("w", &["q"]), Key::good()).await.unwrap();
@@ -171,7 +173,7 @@ async fn a_worker_with_paused_claims_waits_until_it_is_resumed_and_a_stopped_one
     assert_eq!((got.jobs, got.signal), (Vec::new(), Some(Signal::Stop)));
     let unknown = "unknown".parse().unwrap();
     let signalled = scene.remote.signal(&unknown, Some(Signal::Stop)).await;
-    assert!(signalled.unwrap().is_none());
+    assert!(matches!(signalled.unwrap(), Signalled::Unknown));
 }
 
 async fn a_signal_that_another_process_sends_arrives(world: World) {

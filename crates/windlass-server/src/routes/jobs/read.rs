@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 use windlass::Error;
 use windlass_api::{BoundedInt, Content, HistoryParams, Job, JobOrForm, Page, WaitParams};
-use windlass_core::{Invalid, Kind, format_duration};
+use windlass_core::{Invalid, JobId, Kind, format_duration};
 use windlass_http::form::status_of;
-use windlass_store::Attempt;
+use windlass_store::{Attempt, AttemptId};
 
 use super::form;
 use crate::access::Scope;
@@ -49,16 +49,15 @@ pub(super) async fn history(
     let status = params.status.map(|status| status.name());
     let rows = match call.app.client.get(id).await? {
         Some(job) => {
-            let attempts = call
-                .app
-                .client
-                .attempts(id, ATTEMPTS_MAX)
-                .await?
-                .into_iter();
-            let attempts =
-                attempts.filter(|row| status.is_none_or(|status| status == status_of(row.outcome)));
-            let rows = attempts.map(|row| attempt_view(row, &job.kind, call.content()));
-            rows.take(limit).collect()
+            let mut attempts = call.app.client.attempts(id, ATTEMPTS_MAX).await?;
+            attempts.retain(|row| status.is_none_or(|status| status == status_of(row.outcome)));
+            attempts.truncate(limit);
+            if call.content() == Content::Shown {
+                add_logs(&call, id, &mut attempts).await?;
+            }
+            let rows = attempts.into_iter();
+            rows.map(|row| attempt_view(row, &job.kind, call.content()))
+                .collect()
         }
         None => {
             let schedule = form::find(&call, id).await?;
@@ -67,6 +66,26 @@ pub(super) async fn history(
         }
     };
     Ok(Reply::ok(Page::single(rows)))
+}
+
+/// Adds the lines that are not in the entries themselves: those of lost attempts, and those that
+/// came through another node than the outcome.
+async fn add_logs(call: &Call, id: JobId, attempts: &mut [Attempt]) -> Result<(), Problem> {
+    let engine = windlass::admin::engine_of(&call.app.client);
+    let logged = engine.attempts_with_log(id).await?;
+    for row in attempts
+        .iter_mut()
+        .filter(|row| logged.contains(&row.attempt))
+    {
+        let attempt = row.attempt;
+        let log = engine.attempt_log(AttemptId { job: id, attempt }, Some(row));
+        let log = log.await?;
+        let detail = row.detail.get_or_insert_with(|| json!({}));
+        if let Some(detail) = detail.as_object_mut() {
+            detail.extend(log.to_json());
+        }
+    }
+    Ok(())
 }
 
 /// An attempt as a client reads it. Errors, log lines and HTTP responses are as secret as a

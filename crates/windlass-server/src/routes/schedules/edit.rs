@@ -2,16 +2,19 @@
 
 use windlass::Error;
 use windlass_api::{
-    Body as _, Checks, NewJob, NewSchedule, PutSchedule, ReplacedPayload, Schedule, SchedulePatch,
+    Body as _, BulkScheduleResult, BulkSchedules, BulkSchedulesAnswer, Checks, NewJob, NewSchedule,
+    PutSchedule, ReplacedPayload, Schedule, SchedulePatch,
 };
-use windlass_core::{ScheduleName, schedule};
+use windlass_core::{ScheduleName, fixed_hash, schedule};
+use windlass_engine::Origin;
+use windlass_http::form::FORM_META;
 use windlass_http::with_defaults;
 use windlass_store::{Expected, Schedule as Stored, ScheduleRef, compare_and_set};
 
 use super::{StoredSchedule, answer, check_match, find, named};
 use crate::audit::{replaced_payload, schedule_changes, schedule_owner};
 use crate::call::{Call, escaped};
-use crate::endpoint::{Reply, UncheckedBody};
+use crate::endpoint::{JsonBody, Reply, UncheckedBody};
 use crate::http_jobs::{check_request, with_depth};
 use crate::preconditions::exists;
 use crate::problem::Problem;
@@ -25,10 +28,58 @@ pub(super) async fn create(
         let payload = payload_field(new.job.as_ref());
         check_http_job(new.check(checks)?, payload, checks)
     })?;
-    let definition = ready_to_store(&call, definition).await?;
+    let schedule = create_one(&call, definition, call.origin()).await?;
+    created(&call, &schedule)
+}
+
+/// Creates each schedule that is valid and whose name is free.
+pub(super) async fn create_many(
+    call: Call,
+    JsonBody(texts): JsonBody<BulkSchedules>,
+) -> Result<Reply<BulkSchedulesAnswer>, Problem> {
+    let mut results = Vec::with_capacity(texts.len());
+    let origin = call.origin();
+    for (index, text) in texts.iter().enumerate() {
+        let read = text.read(index, call.now, |new, checks| {
+            let payload = payload_field(new.job.as_ref());
+            check_http_job(new.check(checks)?, payload, checks)
+        });
+        // Its own seed, so that a repeated request gives each schedule the same id again.
+        let seed = fixed_hash(format!("{} {index}", origin.seed).as_bytes());
+        let created = match read {
+            Ok(definition) => {
+                let created = create_one(&call, definition, Origin { seed, ..origin });
+                let within = format!("schedules[{index}]");
+                created.await.map_err(|problem| problem.within(&within))
+            }
+            Err(problems) => Err(Problem::invalid(&problems)),
+        };
+        results.push(match created {
+            // The request may be repeated with its `Idempotency-Key`.
+            Err(problem) if !problem.is_refusal() => return Err(problem),
+            Ok(schedule) => BulkScheduleResult::Created {
+                id: schedule.id,
+                name: schedule.definition.name,
+                next_at: schedule.next_at,
+            },
+            Err(problem) => BulkScheduleResult::Refused {
+                problem: Box::new(problem.into_json()),
+            },
+        });
+    }
+    Ok(Reply::ok(BulkSchedulesAnswer::new(results)))
+}
+
+/// Creates a schedule and records it in the audit log.
+async fn create_one(
+    call: &Call,
+    definition: schedule::NewSchedule,
+    origin: Origin,
+) -> Result<Stored, Problem> {
+    let definition = ready_to_store(call, definition).await?;
     let name = definition.name.clone();
-    let changes = schedule_changes(&call, None, &definition).await?;
-    let (client, origin) = (&call.app.client, call.origin());
+    let changes = schedule_changes(call, None, &definition).await?;
+    let client = &call.app.client;
     let written = client.write_schedule_from(definition, Expected::Absent, origin);
     let schedule = match unless_changed(written.await)? {
         Some(schedule) => schedule,
@@ -44,7 +95,7 @@ pub(super) async fn create(
         }
     };
     call.audit("schedule.create", name.as_str(), changes).await;
-    created(&call, &schedule)
+    Ok(schedule)
 }
 
 fn created(call: &Call, schedule: &Stored) -> Result<Reply<Schedule>, Problem> {
@@ -139,7 +190,8 @@ pub(super) async fn patch(
             let payload = payload_field(patch.job.as_ref().and_then(Option::as_ref));
             check_http_job(patch.check_over(&old, checks)?, payload, checks)
         })?;
-        let definition = ready_to_store(&call, definition).await?;
+        let mut definition = ready_to_store(&call, definition).await?;
+        keep_form(&old.job, &mut definition.job);
         let changes = schedule_changes(&call, Some(&old), &definition).await?;
         let written = call.app.client.write_schedule(definition, expected).await;
         let Some(schedule) = unless_changed(written)? else {
@@ -150,6 +202,17 @@ pub(super) async fn patch(
         answer(&call, &schedule).map(Some)
     })
     .await
+}
+
+/// Keeps what makes a schedule a scheduler form: its id stays readable as a job with any new job.
+fn keep_form(old: &windlass_core::NewJob, new: &mut windlass_core::NewJob) {
+    let Some(form) = old.meta.get(FORM_META) else {
+        return;
+    };
+    let form = new.meta.entry(FORM_META.to_owned()).or_insert(form.clone());
+    if let (Some(form), Some(limit)) = (form.as_object_mut(), new.max_attempts) {
+        form.insert("maxRetryCount".to_owned(), (limit.get() - 1).into());
+    }
 }
 
 /// `GET /api/v1/schedules/{name}/replaced-payloads/{sha256}`.

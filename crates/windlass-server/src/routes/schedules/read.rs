@@ -1,7 +1,10 @@
 //! Reads schedules and their past occurrences.
 
 use axum::http::header::ETAG;
-use windlass_api::{Occurrence, Page, PageCursor, PageParams, ScheduleView};
+use windlass_api::{
+    Occurrence, OccurrencePosition, Page, PageCursor, PageParams, ScheduleParams, SchedulePosition,
+    ScheduleView,
+};
 use windlass_core::Timestamp;
 use windlass_store::Schedule;
 
@@ -14,7 +17,8 @@ const LIST_DEFAULT: usize = 50;
 
 pub(super) async fn list(
     call: Call,
-    Params(page): Params<PageParams<String>>,
+    Params(page): Params<PageParams<SchedulePosition>>,
+    Params(filter): Params<ScheduleParams>,
 ) -> Result<Reply<Page<ScheduleView>>, Problem> {
     let (limit, after) = (page.limit_or(LIST_DEFAULT), page.after());
     let client = &call.app.client;
@@ -23,13 +27,19 @@ pub(super) async fn list(
     let unreadable = client.unreadable_schedules().await?.into_iter();
     let mut schedules: Vec<StoredSchedule> = readable
         .chain(unreadable.map(StoredSchedule::Unreadable))
-        .filter(|one| after.as_deref().is_none_or(|after| one.name() > after))
+        .filter(|one| filter.matches(one.name(), one.definition()))
+        .filter(|one| {
+            let after = after.as_ref();
+            after.is_none_or(|SchedulePosition(after)| one.name() > after.as_str())
+        })
         .collect();
     schedules.sort_by(|one, other| one.name().cmp(other.name()));
     schedules.truncate(limit + 1);
     let content = call.content();
     let views = schedules.iter().map(|one| one.view(content)).collect();
-    let page = Page::first(views, limit, |view: &ScheduleView| view.name().to_owned());
+    let page = Page::first(views, limit, |view: &ScheduleView| {
+        SchedulePosition(view.name().to_owned())
+    });
     let link = call.link(page.next_cursor.as_ref());
     Ok(Reply::ok(page).next(link))
 }
@@ -44,10 +54,10 @@ pub(super) async fn get(call: Call) -> Result<Reply<ScheduleView>, Problem> {
 /// occurrence.
 pub(super) async fn occurrences(
     call: Call,
-    Params(page): Params<PageParams<u64>>,
+    Params(page): Params<PageParams<OccurrencePosition>>,
 ) -> Result<Reply<Page<Occurrence>>, Problem> {
     let limit = page.limit_or(LIST_DEFAULT);
-    let before = page.after().and_then(|micros| i64::try_from(micros).ok());
+    let before = page.after().and_then(|after| i64::try_from(after.0).ok());
     let before = before.and_then(Timestamp::from_micros);
     let schedule = named(&call).await?.readable()?;
     let client = &call.app.client;
@@ -64,7 +74,7 @@ pub(super) async fn occurrences(
     let micros = last.and_then(|last| u64::try_from(last.as_micros()).ok());
     let page = Page {
         data: rows,
-        next_cursor: micros.map(|micros| PageCursor(micros).to_string()),
+        next_cursor: micros.map(|micros| PageCursor(OccurrencePosition(micros)).to_string()),
     };
     let link = call.link(page.next_cursor.as_ref());
     Ok(Reply::ok(page).next(link))

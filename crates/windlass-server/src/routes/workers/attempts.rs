@@ -6,7 +6,9 @@ use windlass_api::{
     ReportedOutcome, SettleAnswer, SettleStatus, Settled,
 };
 use windlass_core::{Outcome, Settlement, State, Timestamp, Verdict, WorkerReport};
-use windlass_engine::remote::{Lost, RemoteOutcome, RemoteRenewed, RemoteSettled};
+use windlass_engine::remote::{
+    Lost, RemoteOutcome, RemoteProgress, RemoteRenewed, RemoteSettled, ReportedLines,
+};
 use windlass_store::AttemptId;
 
 use super::{signal_word, worker_of};
@@ -146,7 +148,14 @@ pub(super) async fn progress(
     let worker = worker_of(&call, request.worker)?;
     let remote = &call.app.remote;
     let attempt = attempt_id(request.lease);
-    remote.progress(&worker, attempt, &request.progress).await?;
+    let report = RemoteProgress {
+        progress: request.progress,
+        lines: ReportedLines {
+            lines: request.lines,
+            first: request.first_line,
+        },
+    };
+    remote.progress(&worker, attempt, &report).await?;
     Ok(Reply::empty())
 }
 

@@ -1,12 +1,14 @@
 //! The list of workers, and signals to them.
 
-use windlass_api::{BoundedInt, NewWorker, PageCursor, PageParams, Worker, WorkerPage};
+use windlass_api::{
+    BoundedInt, NewWorker, PageCursor, PageParams, Worker, WorkerPage, WorkerPosition,
+};
 use windlass_core::{Timestamp, WorkerName};
-use windlass_engine::remote::Signal;
-use windlass_engine::{WorkerDescription, is_alive};
+use windlass_engine::remote::{Signal, Signalled};
+use windlass_engine::{WorkerDescription, WorkerState, is_alive};
 use windlass_store::Node;
 
-use super::signal_word;
+use super::{signal_word, state_word};
 use crate::call::{Call, escaped};
 use crate::endpoint::{JsonBody, Params, Reply};
 use crate::problem::Problem;
@@ -33,10 +35,10 @@ pub(super) async fn register(
 
 pub(super) async fn list(
     call: Call,
-    Params(page): Params<PageParams<String>>,
+    Params(page): Params<PageParams<WorkerPosition>>,
 ) -> Result<Reply<WorkerPage>, Problem> {
     let limit = page.limit_or(PAGE_DEFAULT);
-    let after = page.after().unwrap_or_default();
+    let after = page.after().map_or_else(String::new, |after| after.0);
     let (app, now) = (&call.app, call.now);
     let nodes = app.client.nodes().await?;
     let differences = differences(&nodes, now);
@@ -44,7 +46,7 @@ pub(super) async fn list(
     let more = all.len() > limit;
     all.truncate(limit);
     let last = all.last().filter(|_| more);
-    let next_cursor = last.map(|node| PageCursor(node.name.clone()).to_string());
+    let next_cursor = last.map(|node| PageCursor(WorkerPosition(node.name.clone())).to_string());
     let link = call.link(next_cursor.as_ref());
     let signals = app.remote.signals().all().await?;
     let data = all.into_iter().map(|node| {
@@ -61,6 +63,7 @@ pub(super) async fn list(
 
 fn view(node: Node, signal: Option<Signal>, now: Timestamp) -> Worker {
     Worker {
+        state: WorkerState::of(&node, signal).map(state_word),
         alive: is_alive(&node, now),
         heartbeat_age_ms: u64::try_from(now.since(node.beat_at).as_millis()).unwrap_or(u64::MAX),
         name: node.name,
@@ -99,8 +102,16 @@ async fn signal(
     signal: Option<Signal>,
 ) -> Result<Reply<Worker>, Problem> {
     let name: WorkerName = call.name("name")?;
-    let node = call.app.remote.signal(&name, signal).await?;
-    let node = node.ok_or_else(no_worker)?;
+    let node = match call.app.remote.signal(&name, signal).await? {
+        Signalled::Sent(node) => node,
+        Signalled::ObeysNone => {
+            let detail =
+                "this node obeys no signals: it is a server, or a worker of an older version";
+            return Err(Problem::conflict("obeys_no_signals", detail)
+                .hint("send a signal of the operating system to its process instead"));
+        }
+        Signalled::Unknown => return Err(no_worker()),
+    };
     call.audit_plain(action, name.as_str()).await;
     Ok(Reply::ok(view(node, signal, call.now)))
 }

@@ -12,11 +12,12 @@ use super::value::{BrokenRule, Environment, SettingValue};
 use super::{Origin, Problem, Sources};
 
 /// Variables that start with `WINDLASS_` but are not settings.
-const OTHER_VARIABLES: [&str; 4] = [
+const OTHER_VARIABLES: [&str; 5] = [
     "WINDLASS_CONFIG",
     "WINDLASS_POSTGRES_URL",
     "WINDLASS_URL",
     "WINDLASS_KEY",
+    "WINDLASS_CA",
 ];
 
 /// The unparsed values of all sources.

@@ -1,8 +1,8 @@
-//! `windlass schedule`: shows when a schedule fires.
+//! `windlass schedules next`: when a rule fires, computed without a server.
 
 use std::fmt;
 
-use clap::Subcommand;
+use clap::Args;
 use serde::Serialize;
 use windlass_core::schedule::{Expression, Firing, Recurrence, Zone};
 use windlass_core::{Invalid, Timestamp};
@@ -10,29 +10,26 @@ use windlass_core::{Invalid, Timestamp};
 use crate::clock;
 use crate::output::Output;
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum ScheduleCommand {
-    /// Print the next occurrences of a cron expression, `@every 90s`, or `at 2026-11-01T05:30:00Z`.
-    Next {
-        /// The expression, in quotes.
-        expression: String,
+#[derive(Debug, Args)]
+pub(crate) struct NextOccurrences {
+    /// The expression, in quotes.
+    expression: String,
 
-        /// The IANA time zone of the expression, such as Europe/Berlin.
-        #[arg(long, value_name = "ZONE", default_value = "UTC")]
-        tz: String,
+    /// The IANA time zone of the expression, such as Europe/Berlin.
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    tz: String,
 
-        /// Print occurrences after this time, such as 2026-01-01T00:00:00Z [default: now].
-        #[arg(long, value_name = "RFC3339")]
-        from: Option<String>,
+    /// Print occurrences after this time, such as 2026-01-01T00:00:00Z [default: now].
+    #[arg(long, value_name = "RFC3339")]
+    from: Option<String>,
 
-        /// The number of occurrences, 1 to 1000.
-        #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-        n: u16,
-    },
+    /// The number of occurrences, 1 to 1000.
+    #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    n: u16,
 }
 
-pub(crate) fn run(command: &ScheduleCommand, output: &Output) -> anyhow::Result<()> {
-    let ScheduleCommand::Next {
+pub(super) fn next(command: &NextOccurrences, output: &Output) -> anyhow::Result<()> {
+    let NextOccurrences {
         expression,
         tz,
         from,
