@@ -101,7 +101,7 @@ pub use statistics::{
     TimePercentiles,
 };
 pub use strict::{Malformed, body_text};
-pub use system::{ServerStatus, StatusWord};
+pub use system::{ServerSetting, ServerStatus, StatusWord};
 pub use value::{
     BoundedInt, Count, DurationText, Json, List, Millis, Text, TimeoutText, either_duration,
     some_even_if_null,

@@ -25,6 +25,21 @@ pub enum StatusWord {
     NotReady,
 }
 
+/// A setting of the server as it is in effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerSetting {
+    /// Key in the configuration file: `jobs.lease`.
+    pub key: String,
+    /// Value in TOML syntax. Secrets are hidden.
+    pub value: String,
+    /// Where the value comes from: `default`, a file, an environment variable or a flag.
+    pub origin: String,
+    /// Default in TOML syntax. Empty if there is none.
+    pub default: String,
+    /// What the setting does.
+    pub doc: String,
+}
+
 impl From<Vec<String>> for ServerStatus {
     /// The status of a server with these problems.
     fn from(problems: Vec<String>) -> Self {

@@ -2,8 +2,8 @@
 
 use windlass_api::{
     AuditParams, AuditRecord, CreatedKey, ExplainParams, ExplainRequest, Key, LoginLink,
-    NamedPolicy, NewKey, NewSecret, Page, PolicyExplanation, Rotated, Secret, ServerStatus,
-    Statistics, StatisticsParams, VerifiedAudit, VerifyParams,
+    NamedPolicy, NewKey, NewSecret, Page, PolicyExplanation, Rotated, Secret, ServerSetting,
+    ServerStatus, Statistics, StatisticsParams, VerifiedAudit, VerifyParams,
 };
 use windlass_core::retry::Preset;
 
@@ -39,6 +39,13 @@ impl Client {
     pub async fn revoke_key(&self, id: &str) -> Result<Key, Error> {
         self.send_json(Call::new(Method::Delete, &["keys", id]))
             .await
+    }
+
+    /// Returns the configuration of the server in effect, in the order of the configuration file.
+    pub async fn settings(&self) -> Result<Vec<ServerSetting>, Error> {
+        let call = Call::new(Method::Get, &["settings"]);
+        let page: Page<ServerSetting> = self.send_json(call).await?;
+        Ok(page.data)
     }
 
     /// Returns the names and hosts of all secrets. No route returns a value.

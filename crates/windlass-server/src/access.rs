@@ -10,7 +10,9 @@ mod browser;
 mod key;
 mod keys;
 mod login_links;
+mod proxy;
 mod scope;
+pub(crate) mod session;
 mod throttle;
 mod throttle_audit;
 
@@ -28,6 +30,7 @@ pub use key::{ApiKey, KeyHash};
 pub use keys::{KEYS, KEYS_MAX, KeyError, KeyInfo, Keys};
 pub(crate) use login_links::NEEDED as LOGIN_LINK_SCOPE;
 pub use login_links::{LoginLinkError, LoginLinks, NewLoginLink, RedeemError};
+pub use proxy::TrustedProxies;
 pub use scope::Scopes;
 pub(crate) use throttle_audit::audit_throttled;
 pub use windlass_api::{CheckedNewKey as NewKey, Scope};
@@ -44,7 +47,15 @@ pub struct Caller {
     pub name: String,
     /// What the caller may do.
     pub scopes: Scopes,
+    /// Whether this process authenticated the caller itself, without a key. Such a caller lives for
+    /// one request and is not checked again.
+    pub(crate) in_process: bool,
 }
+
+/// The caller of a request that this process sends to its own router. A request from the network
+/// cannot carry it.
+#[derive(Debug, Clone)]
+pub(crate) struct InProcess(pub(crate) Caller);
 
 impl Caller {
     /// The id of callers that need no key.
@@ -58,6 +69,7 @@ impl Caller {
             id: Caller::LOCAL.to_owned(),
             name: Caller::LOCAL.to_owned(),
             scopes: Scopes::ALL,
+            in_process: false,
         }
     }
 
@@ -68,6 +80,7 @@ impl Caller {
             id: Caller::STORE.to_owned(),
             name: Caller::STORE.to_owned(),
             scopes: Scopes::ALL,
+            in_process: false,
         }
     }
 
@@ -77,6 +90,7 @@ impl Caller {
             id: "-".to_owned(),
             name: "-".to_owned(),
             scopes: Scopes::NONE,
+            in_process: false,
         }
     }
 
@@ -127,6 +141,14 @@ pub enum Refused {
     /// A browser sent the request for a page of another site.
     #[error("{0}")]
     CrossSite(&'static str),
+    /// The headers that name a person come from a client that is no trusted proxy.
+    #[error(
+        "only a trusted proxy may send the headers that name a person: remove them, or check `dashboard.proxies` and `dashboard.proxy_secret`"
+    )]
+    NotFromProxy,
+    /// The proxy names a person who has no access.
+    #[error("{0} has no access: add the person or one of their groups to `dashboard.people`")]
+    NoAccess(String),
     /// The store cannot return the keys.
     #[error("the API keys are temporarily unavailable: retry")]
     Unavailable(#[source] StoreError),
@@ -141,7 +163,10 @@ impl Refused {
             | Refused::Unknown
             | Refused::Expired
             | Refused::Revoked => StatusCode::UNAUTHORIZED,
-            Refused::Scope { .. } | Refused::CrossSite(_) => StatusCode::FORBIDDEN,
+            Refused::Scope { .. }
+            | Refused::CrossSite(_)
+            | Refused::NotFromProxy
+            | Refused::NoAccess(_) => StatusCode::FORBIDDEN,
             Refused::Throttled { .. } => StatusCode::TOO_MANY_REQUESTS,
             Refused::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -158,6 +183,8 @@ impl Refused {
             Refused::Scope { .. } => "scope_missing",
             Refused::Throttled { .. } => "too_many_failed_tries",
             Refused::CrossSite(_) => "cross_site",
+            Refused::NotFromProxy => "not_from_proxy",
+            Refused::NoAccess(_) => "no_access",
             Refused::Unavailable(_) => "unavailable",
         }
     }
@@ -321,6 +348,9 @@ impl Access {
         needed: Scope,
         now: Timestamp,
     ) -> Result<(), Refused> {
+        if caller.in_process {
+            return Ok(());
+        }
         let has_token = self.0.token.is_some() && caller.id == Caller::STORE;
         if self.is_open(now).await? || has_token {
             return Ok(());
@@ -350,14 +380,15 @@ impl Access {
         if self.is_open(now).await? {
             return Ok(Caller::local());
         }
-        let caller = self.caller(authorization, peer, now).await?;
+        let caller = self.authenticate(authorization, peer, now).await?;
         if !caller.may(needed) {
             return Err(Refused::Scope { needed });
         }
         Ok(caller)
     }
 
-    async fn caller(
+    /// Authenticates a request by its `Authorization` header.
+    pub(crate) async fn authenticate(
         &self,
         authorization: Option<&HeaderValue>,
         peer: Option<IpAddr>,
@@ -404,6 +435,30 @@ impl Access {
             id: key.id,
             name: key.name,
             scopes: key.scopes,
+            in_process: false,
+        })
+    }
+
+    /// Returns a caller that was authenticated before, with its current scopes, unless its access
+    /// has ended.
+    pub(crate) async fn caller_again(
+        &self,
+        caller: Caller,
+        now: Timestamp,
+    ) -> Result<Caller, Refused> {
+        self.recheck(&caller, Scope::Read, now).await?;
+        let Some(keys) = &self.0.keys else {
+            return Ok(caller);
+        };
+        let key = keys.find(&caller.id, now).await;
+        let Some(key) = key.map_err(Refused::Unavailable)? else {
+            return Ok(caller);
+        };
+        keys.touch(&key.id, now);
+        Ok(Caller {
+            name: key.name,
+            scopes: key.scopes,
+            ..caller
         })
     }
 
@@ -446,6 +501,23 @@ impl Access {
             return Ok(());
         }
         self.0.hosts.check(uri, headers).map_err(Refused::CrossSite)
+    }
+}
+
+impl Access {
+    /// Refuses a foreign name in `Host` or the URI while the server is open: a page of another site
+    /// may have pointed its own name at this server. Links from other sites are allowed.
+    pub(crate) async fn check_host(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        if self.0.keys.is_none() || !self.is_open(now).await? {
+            return Ok(());
+        }
+        let known = self.0.hosts.check_host(uri, headers);
+        known.map(drop).map_err(Refused::CrossSite)
     }
 }
 

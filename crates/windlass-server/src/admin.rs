@@ -1,4 +1,4 @@
-//! The admin listener: the REST API of a program's own store, next to its worker.
+//! The admin listener: the REST API and the dashboard of a program's own store, next to its worker.
 //!
 //! A program that opened a SQLite file owns it, so no command can open the file meanwhile. With an
 //! admin listener, commands send their requests to the program instead. They find its address and a
@@ -18,13 +18,14 @@ use windlass::Client;
 use windlass::admin::{PublishedAddress, publish_address};
 use windlass::prometheus::PrometheusRecorder;
 use windlass_core::Invalid;
-use windlass_listen::{Limits, ListenError, Listener, TlsFiles};
+use windlass_dashboard::About;
+use windlass_listen::{Limits, ListenError, Listener, Site, TlsFiles};
 use windlass_store::StoreError;
 
 use crate::access::{Access, ApiKey, WithoutKeys, audit_throttled};
 use crate::app::{App, Settings};
+use crate::dashboard::{DashboardSettings, with_dashboard};
 use crate::refusals::site;
-use crate::routes::router;
 
 /// The most connections of an admin listener. The rest of the program needs open files too.
 const CONNECTIONS_MAX: usize = 256;
@@ -185,6 +186,17 @@ impl Admin {
             Some(token) => access.with_token(token, listener.address().ip()),
             None => access,
         };
+        let pages = DashboardSettings {
+            about: About {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                store: "this program".to_owned(),
+                store_path: "the store of this program".to_owned(),
+                url: listener.url(),
+                ..About::default()
+            },
+            secure: self.tls.is_some() || self.behind_proxy,
+            proxies: None,
+        };
         let stop = CancellationToken::new();
         let mut app = App::new(self.client.clone(), access)
             .settings(self.settings)
@@ -195,7 +207,14 @@ impl Admin {
         let token = token.map(|token| token.reveal());
         let published = publish_address(&self.client, &local_url(&listener), token.as_deref());
         let published = published.map_err(AdminError::LockFile)?;
-        Ok(AdminListener::start(listener, app, token, published, stop))
+        let site = site(with_dashboard(app.clone(), pages));
+        Ok(AdminListener::start(
+            listener,
+            (app, site),
+            token,
+            published,
+            stop,
+        ))
     }
 }
 
@@ -213,7 +232,7 @@ pub struct AdminListener {
 impl AdminListener {
     fn start(
         listener: Listener,
-        app: App,
+        app: (App, Site),
         token: Option<String>,
         published: Option<PublishedAddress>,
         stop: CancellationToken,
@@ -267,8 +286,12 @@ impl fmt::Debug for AdminListener {
     }
 }
 
-async fn serve(listener: Listener, app: App, stop: CancellationToken, stop_now: CancellationToken) {
-    let site = site(router(app.clone()));
+async fn serve(
+    listener: Listener,
+    (app, site): (App, Site),
+    stop: CancellationToken,
+    stop_now: CancellationToken,
+) {
     listener.serve(site, stop, stop_now.clone()).await;
     // A request that changes something continues after its client has disconnected.
     tokio::select! {

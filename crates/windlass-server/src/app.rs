@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use windlass::Client;
 use windlass::prometheus::PrometheusRecorder;
+use windlass_api::ServerSetting;
 use windlass_core::PAYLOAD_BYTES_MAX;
 use windlass_core::retry::{Cap, Preset, WorkerRetry};
 use windlass_engine::remote::{Remote, RemoteConfig};
@@ -99,6 +100,8 @@ pub struct App {
     pub(crate) allowance: Arc<Allowance>,
     pub(crate) secrets: Option<Secrets>,
     pub(crate) stopping: CancellationToken,
+    /// The configuration in effect, for people.
+    pub(crate) configuration: Arc<[ServerSetting]>,
 }
 
 impl App {
@@ -123,6 +126,7 @@ impl App {
             log: None,
             secrets: None,
             stopping: CancellationToken::new(),
+            configuration: Arc::default(),
             client,
             access,
         }
@@ -166,6 +170,15 @@ impl App {
     pub fn secrets(self, secrets: Secrets) -> Self {
         App {
             secrets: Some(secrets),
+            ..self
+        }
+    }
+
+    /// Shows this configuration to administrators.
+    #[must_use]
+    pub fn configuration(self, configuration: Vec<ServerSetting>) -> Self {
+        App {
+            configuration: configuration.into(),
             ..self
         }
     }

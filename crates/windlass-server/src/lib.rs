@@ -54,6 +54,7 @@ mod app;
 mod audit;
 mod body_budget;
 mod call;
+mod dashboard;
 mod endpoint;
 mod events;
 mod health;
@@ -83,5 +84,6 @@ mod documentation {
 
 pub use admin::{Admin, AdminError, AdminListener, admin};
 pub use app::{App, Settings};
+pub use dashboard::{DashboardSettings, dashboard, with_dashboard};
 pub use openapi::openapi;
 pub use routes::{RouteInfo, router, routes};

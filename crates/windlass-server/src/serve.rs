@@ -22,7 +22,7 @@ use windlass_api::query_pairs;
 use windlass_core::Invalid;
 use windlass_listen::BodyError;
 
-use crate::access::{Caller, Scopes};
+use crate::access::{Caller, InProcess, Refused, Scopes};
 use crate::answer::Answer;
 use crate::app::{App, Settings};
 use crate::body_budget::BodyPermit;
@@ -104,12 +104,19 @@ async fn answer(
     let (parts, body) = request.into_parts();
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map(|ConnectInfo(peer)| peer.ip());
-    let caller = match route.needs {
-        Needs::Nothing => Caller {
+    let in_process = parts.extensions.get::<InProcess>();
+    let caller = match (route.needs, in_process) {
+        (Needs::Nothing, _) => Caller {
             scopes: Scopes::NONE,
             ..Caller::local()
         },
-        Needs::Scope(scope) => {
+        (Needs::Scope(needed), Some(InProcess(caller))) => {
+            if !caller.may(needed) {
+                return Err(Refused::Scope { needed }.into());
+            }
+            caller.clone()
+        }
+        (Needs::Scope(scope), None) => {
             let access = &app.access;
             access
                 .check_browser(&parts.uri, &parts.headers, now)

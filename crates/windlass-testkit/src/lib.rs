@@ -3,6 +3,7 @@
 //! It depends on the drivers and the engine, so the unit tests inside those crates cannot use it:
 //! they would see two versions of their own types. Integration tests can use it.
 
+pub mod browser;
 pub mod child;
 pub mod client;
 pub mod cluster;

@@ -24,9 +24,13 @@ impl Hosts {
         self.addresses = true;
     }
 
-    /// Refuses a request for a page of another site, and a request with an unknown host name.
-    /// HTTP/2 requests have the name in the URI.
-    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+    /// Refuses a request with an unknown host name. Returns the names of the request. HTTP/2
+    /// requests have the name in the URI.
+    pub(super) fn check_host(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Vec<String>, &'static str> {
         let in_uri = uri.authority().map(|authority| authority.as_str());
         let hosts = [in_uri, text(headers.get(header::HOST))];
         let hosts: Vec<String> = hosts.into_iter().flatten().map(str::to_lowercase).collect();
@@ -35,6 +39,12 @@ impl Hosts {
                 "this server has no API keys, so `Host` must be `localhost`, a loopback address (with `insecure`, any IP address) or a name in the setting `hosts`",
             );
         }
+        Ok(hosts)
+    }
+
+    /// Refuses a request for a page of another site, and a request with an unknown host name.
+    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+        let hosts = self.check_host(uri, headers)?;
         let fetched_from = text(headers.get("sec-fetch-site"));
         if !matches!(fetched_from, None | Some("same-origin" | "none")) {
             return Err(

@@ -159,6 +159,7 @@ impl LinkDocument {
             id: document.id,
             name: document.name,
             scopes: Scopes::from_names(&document.scopes).ok()?,
+            in_process: false,
         })
     }
 }
@@ -226,6 +227,7 @@ mod tests {
                 id: info.id,
                 name: info.name,
                 scopes: info.scopes,
+                in_process: false,
             }
         }
 

@@ -1,10 +1,15 @@
 //! Health, metrics and the API description.
 
+use windlass_api::{Page, ServerSetting};
+
 use super::{Needs, Route};
 use crate::access::Scope;
+use crate::call::Call;
+use crate::endpoint::Reply;
 use crate::health::{live, ready};
 use crate::metrics::metrics;
 use crate::openapi::describe;
+use crate::problem::Problem;
 
 const TAG: &str = "system";
 
@@ -28,8 +33,19 @@ pub(super) fn routes() -> Vec<Route> {
             )
             .content_type("text/plain")
             .status(200, "The metrics."),
+        Route::get("/api/v1/settings", Scope::Admin, settings)
+            .summary(
+                TAG,
+                "Returns the configuration in effect: every setting with its value and its source. A program that \
+                 mounts the router has none.",
+            )
+            .status(200, "The settings, in the order of the configuration file."),
         Route::get("/openapi.json", Needs::Nothing, describe)
             .summary(TAG, "Returns this API description.")
             .status(200, "The OpenAPI document."),
     ]
+}
+
+async fn settings(call: Call) -> Result<Reply<Page<ServerSetting>>, Problem> {
+    Ok(Reply::ok(Page::single(call.app.configuration.to_vec())))
 }

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::http::HeaderName;
 use serde_json::{Value, json};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -12,14 +13,16 @@ use windlass::Client;
 use windlass::admin::{PublishedAddress, publish_address};
 use windlass::prometheus::PrometheusRecorder;
 use windlass_core::retry::{AttemptLimit, Cap, WorkerRetry};
+use windlass_dashboard::About;
 use windlass_engine::{Engine, JanitorConfig, MaintenanceConfig, run_maintenance};
 use windlass_http::{HttpConfig, HttpConfigError, HttpJobs, SystemResolver, TlsRoots, form};
 use windlass_listen::{Certificate, Limits, ListenError, Listener, TlsError, TlsFiles};
 use windlass_store::StoreError;
 
-use crate::access::{Access, ApiKey, WithoutKeys, audit_throttled};
+use crate::access::{Access, ApiKey, TrustedProxies, WithoutKeys, audit_throttled};
 use crate::admin::local_url;
 use crate::app::{App, Settings};
+use crate::dashboard::{DashboardSettings, with_dashboard};
 use crate::http_jobs::Executor;
 use crate::refusals::site;
 use crate::routes::router;
@@ -271,6 +274,48 @@ impl Config {
         files.map(|(certificate, key)| TlsFiles { certificate, key })
     }
 
+    /// Returns how the dashboard is served at `url`.
+    fn dashboard(&self, url: &str) -> DashboardSettings {
+        let store = match self.store_url().split(':').next() {
+            Some("postgres" | "postgresql") => "PostgreSQL",
+            Some("memory") => "in memory",
+            _ => "SQLite",
+        };
+        DashboardSettings {
+            about: About {
+                environment: self.dashboard_environment.clone(),
+                colour: self.dashboard_colour,
+                read_only: self.dashboard_read_only,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                store: store.to_owned(),
+                store_path: self.store_shown(),
+                url: url.to_owned(),
+            },
+            secure: self.tls_files().is_some() || self.behind_proxy,
+            proxies: self.trusted_proxies(),
+        }
+    }
+
+    /// Returns the proxies that may name people. The settings are checked, so a name that does not
+    /// parse cannot occur.
+    fn trusted_proxies(&self) -> Option<TrustedProxies> {
+        let secret = self.dashboard_proxy_secret.as_ref()?;
+        let header = |name: &str| name.parse::<HeaderName>().ok();
+        let addresses = self
+            .dashboard_proxies
+            .iter()
+            .filter_map(|range| range.parse().ok());
+        let proxies = TrustedProxies {
+            addresses: addresses.collect(),
+            secret_header: header(&self.dashboard_proxy_secret_header)?,
+            secret: secret.reveal().to_owned(),
+            user_header: header(&self.dashboard_user_header)?,
+            groups_header: header(&self.dashboard_groups_header)?,
+            people: self.dashboard_people.0.clone(),
+        };
+        (!proxies.addresses.is_empty()).then_some(proxies)
+    }
+
     fn upkeep(&self, node: String) -> MaintenanceConfig {
         MaintenanceConfig {
             about: nodes::about(self),
@@ -340,7 +385,8 @@ impl Server {
         let app = App::new(client, access)
             .settings(config.settings())
             .metrics(recorder)
-            .secrets(secrets);
+            .secrets(secrets)
+            .configuration(config.to_settings());
         if let Err(error) = app.audit.prepare().await {
             warn!(%error, "cannot reserve space for audit records");
         }
@@ -448,7 +494,11 @@ impl Server {
         loops.spawn(async move { form_failures.run(&log_engine, stop_log).await });
         loops.spawn(run_maintenance(engine, maintenance, stop_loops.clone()));
         let app = self.app.stopping(stop.clone());
-        let site = site(router(app.clone()));
+        let settings = self.config.dashboard(&self.listener.url());
+        let site = site(match self.config.dashboard_serve {
+            true => with_dashboard(app.clone(), settings),
+            false => router(app.clone()),
+        });
         let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
         let aborted_requests = serve_with_loops(&mut loops, serving, &stop).await?;
         drop(self.published);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use windlass_api::ServerSetting;
 
 use super::json::to_json;
 use super::{Config, SETTINGS, Setting};
@@ -40,6 +41,19 @@ impl Config {
             (key.to_owned(), json!({"value": value, "origin": origin}))
         });
         Value::Object(settings.collect())
+    }
+
+    /// Returns every setting for people: its value, its source and what it does. Hides secrets.
+    pub fn to_settings(&self) -> Vec<ServerSetting> {
+        let settings = SETTINGS.iter().zip(self.shown());
+        let settings = settings.map(|(setting, (key, value))| ServerSetting {
+            key: key.to_owned(),
+            value,
+            origin: self.origin(key).to_string(),
+            default: setting.default.to_owned(),
+            doc: setting.doc.to_owned(),
+        });
+        settings.collect()
     }
 
     /// Returns a setting in TOML syntax. Hides secrets.

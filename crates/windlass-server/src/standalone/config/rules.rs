@@ -13,7 +13,7 @@ use super::{Config, Origin, Problem};
 /// The key of a setting and the rule that it breaks.
 type BrokenSetting = (&'static str, String);
 
-const RULES: [fn(&PartialConfig) -> Option<BrokenSetting>; 8] = [
+const RULES: [fn(&PartialConfig) -> Option<BrokenSetting>; 9] = [
     tls_key,
     tls_certificate,
     public_without_tls,
@@ -22,6 +22,7 @@ const RULES: [fn(&PartialConfig) -> Option<BrokenSetting>; 8] = [
     payload_bytes,
     connections,
     old_keys,
+    proxy_secret,
 ];
 
 impl PartialConfig {
@@ -95,6 +96,20 @@ fn old_keys(partial: &PartialConfig) -> Option<BrokenSetting> {
     let alone = !partial.old_keys.as_ref()?.is_empty() && partial.master_key.as_ref()?.is_none();
     let rule = "need a current `secrets.master_key` too";
     broken_if(alone, "secrets.old_keys", rule)
+}
+
+fn proxy_secret(partial: &PartialConfig) -> Option<BrokenSetting> {
+    let (proxies, secret) = (
+        partial.dashboard_proxies.as_ref()?,
+        partial.dashboard_proxy_secret.as_ref()?,
+    );
+    let rule =
+        "must be set together with `dashboard.proxies`, so that only the proxies can name a person";
+    broken_if(
+        !proxies.is_empty() && secret.is_none(),
+        "dashboard.proxy_secret",
+        rule,
+    )
 }
 
 fn is_public(bind: SocketAddr) -> bool {

@@ -7,15 +7,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use axum::http::Uri;
+use axum::http::{HeaderName, Uri};
 use tracing_subscriber::filter::LevelFilter;
 use windlass_core::retry::RetryPolicy;
 use windlass_core::{QueueName, format_duration};
+use windlass_dashboard::Colour;
 use windlass_http::Cidr;
 
 use super::layers::Layers;
 use super::secret::{Secret, StoreUrl};
-use super::value::{BrokenRule, LogFormat, SettingValue};
+use super::value::{BrokenRule, LogFormat, PeopleTable, SettingValue};
 use super::{Origin, Problem};
 use crate::secrets::MasterKey;
 
@@ -178,6 +179,27 @@ settings! {
     "http_jobs.public_url" public_url: Option<String> = "", |url: &Option<String>| url_if_set(url.as_deref()),
         "The URL at which targets reach this server, such as `https://jobs.example.org`. Targets that complete a job later receive a completion URL that starts with it.";
 
+    "dashboard.serve" dashboard_serve: bool = "true", any,
+        "Whether this server serves the dashboard at `/`.";
+    "dashboard.environment" dashboard_environment: Option<String> = "", |label: &Option<String>| label_if_set(label.as_deref()),
+        "A label for the environment, such as `production`, which every page shows. At most 24 characters.";
+    "dashboard.colour" dashboard_colour: Colour = r#""grey""#, any,
+        "The colour of the label: `grey`, `green`, `blue`, `amber` or `red`.";
+    "dashboard.read_only" dashboard_read_only: bool = "false", any,
+        "Whether the dashboard changes nothing, whatever a person may do. The REST API is not affected.";
+    "dashboard.proxies" dashboard_proxies: Vec<String> = "[]", |ranges: &Vec<String>| cidrs(ranges),
+        "Addresses of proxies that authenticate people, such as `10.0.0.5/32`. They name the person in a header. Needs `dashboard.proxy_secret`. The server refuses such headers from all other addresses.";
+    "dashboard.proxy_secret" dashboard_proxy_secret: Option<Secret> = "", any,
+        "The secret that the proxies send with every request, so that only they can name a person.";
+    "dashboard.proxy_secret_header" dashboard_proxy_secret_header: String = r#""x-windlass-proxy-secret""#, |name: &String| header_name(name),
+        "The header with the secret of the proxies.";
+    "dashboard.user_header" dashboard_user_header: String = r#""x-forwarded-user""#, |name: &String| header_name(name),
+        "The header in which the proxies name the person.";
+    "dashboard.groups_header" dashboard_groups_header: String = r#""x-forwarded-groups""#, |name: &String| header_name(name),
+        "The header in which the proxies list the groups of the person, separated by commas.";
+    "dashboard.people" dashboard_people: PeopleTable = "{}", any,
+        "What people may do: scopes by name, and by `group:` followed by the name of a group, such as `{ mara = \"read,operate\", \"group:ops\" = \"admin\" }`. A person in no row has no access.";
+
     "retention.finished" retention_finished: Duration = r#""7d""#, whole_days,
         "How long the server keeps succeeded and cancelled jobs, in whole days. At least one day, because an `Idempotency-Key` is remembered for one day.";
     "retention.dead" retention_dead: Option<Duration> = "", whole_days_if_set,
@@ -281,6 +303,25 @@ fn host_names(hosts: &[String]) -> Result<(), BrokenRule> {
         }
     }
     Ok(())
+}
+
+fn label_if_set(label: Option<&str>) -> Result<(), BrokenRule> {
+    let is_label = |label: &str| {
+        (1..=24).contains(&label.chars().count()) && !label.contains(char::is_control)
+    };
+    match label {
+        Some(label) if !is_label(label) => {
+            Err("must be 1 to 24 characters without control characters".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn header_name(name: &str) -> Result<(), BrokenRule> {
+    let parsed = name.parse::<HeaderName>();
+    parsed
+        .map(drop)
+        .map_err(|_| "must be the name of a header, such as \"x-forwarded-user\"".to_owned())
 }
 
 fn url_if_set(url: Option<&str>) -> Result<(), BrokenRule> {

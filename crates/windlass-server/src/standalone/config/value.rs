@@ -9,8 +9,11 @@ use toml_edit::Value;
 use windlass_core::retry::{Preset, RetryPolicy};
 use windlass_core::{QueueName, format_duration, parse_duration};
 
+use windlass_dashboard::Colour;
+
 use super::json::{to_json, to_toml};
 use super::secret::Secret;
+use crate::access::{Scope, Scopes};
 
 /// The environment variables, which values can refer to.
 pub(super) type Environment = BTreeMap<String, String>;
@@ -266,6 +269,80 @@ fn read_pair(queue: &str, duration: &str) -> Result<(QueueName, Duration), Broke
 fn read_queue(name: &str) -> Result<QueueName, BrokenRule> {
     QueueName::new(name)
         .map_err(|invalid| format!("has an invalid queue name, which {}", invalid.rule()))
+}
+
+/// What people may do, by name and by group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeopleTable(pub BTreeMap<String, Scopes>);
+
+impl PeopleTable {
+    fn row(name: &str, scopes: &str) -> Result<(String, Scopes), BrokenRule> {
+        let names: Vec<&str> = scopes.split([',', '+']).map(str::trim).collect();
+        let scopes = Scopes::from_names(&names);
+        let scopes = scopes.map_err(|invalid| {
+            format!(
+                "has an invalid row for {name:?}: the scopes {}",
+                invalid.rule()
+            )
+        })?;
+        Ok((name.trim().to_owned(), scopes))
+    }
+}
+
+impl SettingValue for PeopleTable {
+    const KIND: &'static str = "a table of scopes by person or group";
+
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
+        let rows = text.split(',').filter(|row| !row.trim().is_empty());
+        let read = rows.map(|row| {
+            let (name, scopes) = row.rsplit_once('=').ok_or_else(|| {
+                format!(
+                    "must be like \"mara=read+operate,group:ops=admin\", got {}",
+                    excerpt(text)
+                )
+            })?;
+            PeopleTable::row(name, scopes)
+        });
+        Ok(PeopleTable(read.collect::<Result<_, _>>()?))
+    }
+
+    fn from_toml(value: &Value, _: &Environment) -> Result<Self, BrokenRule> {
+        let wrong = || wrong_type(Self::KIND, value);
+        let table = value.as_inline_table().ok_or_else(wrong)?;
+        let read = table
+            .iter()
+            .map(|(name, scopes)| PeopleTable::row(name, scopes.as_str().ok_or_else(wrong)?));
+        Ok(PeopleTable(read.collect::<Result<_, _>>()?))
+    }
+
+    fn show(&self) -> String {
+        let row = |(name, scopes): (&String, &Scopes)| {
+            let names: Vec<_> = scopes.given().into_iter().map(Scope::name).collect();
+            format!("{} = {}", quoted(name), quoted(&names.join(",")))
+        };
+        let rows: Vec<_> = self.0.iter().map(row).collect();
+        if rows.is_empty() {
+            "{}".to_owned()
+        } else {
+            format!("{{ {} }}", rows.join(", "))
+        }
+    }
+}
+
+impl SettingValue for Colour {
+    const KIND: &'static str = "the name of a colour";
+
+    fn from_text(text: &str) -> Result<Self, BrokenRule> {
+        let known = Colour::ALL.into_iter().find(|colour| colour.name() == text);
+        known.ok_or_else(|| {
+            let names: Vec<_> = Colour::ALL.into_iter().map(Colour::name).collect();
+            format!("must be one of {}, got {}", names.join(", "), excerpt(text))
+        })
+    }
+
+    fn show(&self) -> String {
+        quoted(self.name())
+    }
 }
 
 impl SettingValue for RetryPolicy {

@@ -1,0 +1,54 @@
+//! Pieces of HTML that Rust code builds: drawings, states, times.
+
+use std::fmt;
+
+use askama::filters::HtmlSafe;
+
+/// Finished HTML. Only code that escapes every text builds it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Markup(pub(crate) String);
+
+impl Markup {
+    /// Returns text as HTML, escaped.
+    pub fn text(text: &str) -> Markup {
+        Markup(escaped(text))
+    }
+}
+
+impl fmt::Display for Markup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl HtmlSafe for Markup {}
+
+/// Escapes text for HTML and for attribute values in double quotes.
+pub fn escaped(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            _ => html.push(letter),
+        }
+    }
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_cannot_become_markup() {
+        let hostile = r#"<script>"'&"#;
+        assert_eq!(
+            Markup::text(hostile).to_string(),
+            "&lt;script&gt;&quot;&#39;&amp;"
+        );
+    }
+}

@@ -1,0 +1,25 @@
+//! The pages. Each has its routes, its data and its template.
+
+mod admin;
+mod general;
+mod jobs;
+mod overview;
+mod queues;
+mod reference;
+mod workers;
+
+use axum::Router;
+
+use crate::site::Site;
+
+/// The routes of all pages.
+pub(crate) fn routes() -> Router<Site> {
+    Router::new()
+        .merge(general::routes())
+        .merge(overview::routes())
+        .merge(jobs::routes())
+        .merge(queues::routes())
+        .merge(workers::routes())
+        .merge(admin::routes())
+        .merge(reference::routes())
+}

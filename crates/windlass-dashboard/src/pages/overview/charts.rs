@@ -1,0 +1,259 @@
+//! The charts of the overview.
+
+use windlass_api::{Activity, TimePercentiles};
+
+use super::RETRY_RATE_MAX;
+use crate::draw::{self, Bound, Chart, Layer, Line};
+use crate::markup::Markup;
+use crate::series::{Range, Series, failures, retry_rate, successes};
+use crate::show::{self, Zone};
+
+/// The charts and the values of their legends.
+pub(crate) struct Charts {
+    pub(crate) throughput: Markup,
+    pub(crate) succeeded: String,
+    pub(crate) retried: String,
+    pub(crate) dead: String,
+    pub(crate) retry_rate: Markup,
+    pub(crate) retry_rate_now: String,
+    pub(crate) retries_too_much: bool,
+    /// Wait and run times, by name.
+    pub(crate) times: [(&'static str, Times); 2],
+    /// The buckets as a table: time, succeeded, failed, died.
+    pub(crate) table: Vec<[String; 4]>,
+}
+
+/// A chart of three percentiles.
+pub(crate) struct Times {
+    pub(crate) drawing: Markup,
+    pub(crate) p50: String,
+    pub(crate) p95: String,
+    pub(crate) p99: String,
+}
+
+impl Charts {
+    pub(crate) fn new(series: &Series, zone: &Zone, range: Range) -> Self {
+        let succeeded = series.rates(successes);
+        let retried = series.rates(|bucket| failures(bucket).saturating_sub(bucket.dead));
+        let dead = series.rates(|bucket| bucket.dead);
+        let sum = |index: usize| -> f64 {
+            [&succeeded, &retried, &dead]
+                .iter()
+                .filter_map(|rates| rates.get(index))
+                .sum()
+        };
+        let max = (0..succeeded.len()).map(sum).fold(0.0, f64::max);
+        let at = |rates: &[f64], index: usize| show::rate(rates.get(index).copied().unwrap_or(0.0));
+        let last = succeeded.len().saturating_sub(1);
+        let now = |rates: &[f64]| at(rates, last);
+        let label = format!(
+            "Attempts finished per second, last {}: now {} succeed, {} fail and will retry, {} die",
+            range.words,
+            now(&succeeded),
+            now(&retried),
+            now(&dead)
+        );
+        let titles = series.titles(zone, |index| {
+            format!(
+                "{} succeeded · {} failed, will retry · {} died",
+                at(&succeeded, index),
+                at(&retried, index),
+                at(&dead, index)
+            )
+        });
+        let table = titles.iter().enumerate().map(|(index, title)| {
+            let time = title.split(" · ").next().unwrap_or_default().to_owned();
+            [
+                time,
+                at(&succeeded, index),
+                at(&retried, index),
+                at(&dead, index),
+            ]
+        });
+        let chart = Chart {
+            label: &label,
+            height: 176.0,
+            scale: draw::nice_scale(max, 0.1, axis_rate),
+            times: series.times(zone),
+            titles: titles.clone(),
+            bound: None,
+            marks: Vec::new(),
+        };
+        let layers = [
+            Layer {
+                colour: "succeeded",
+                values: &succeeded,
+            },
+            Layer {
+                colour: "retrying",
+                values: &retried,
+            },
+            Layer {
+                colour: "dead",
+                values: &dead,
+            },
+        ];
+        let rate_now = series
+            .buckets
+            .iter()
+            .rev()
+            .flatten()
+            .next()
+            .and_then(retry_rate);
+        Charts {
+            throughput: draw::areas(&chart, &layers),
+            succeeded: now(&succeeded),
+            retried: now(&retried),
+            dead: now(&dead),
+            retry_rate: retry_chart(series, zone, range),
+            retry_rate_now: show::percent(rate_now),
+            retries_too_much: rate_now.is_some_and(|rate| rate > RETRY_RATE_MAX),
+            times: Times::wait_and_run(series, zone),
+            table: table.collect(),
+        }
+    }
+}
+
+fn retry_chart(series: &Series, zone: &Zone, range: Range) -> Markup {
+    let rates = series.values(retry_rate);
+    let max = rates.iter().flatten().copied().fold(0.0, f64::max);
+    let chart = Chart {
+        label: &format!(
+            "Share of attempts that are retried, last {}: at most {}; the alert is at 10 %",
+            range.words,
+            show::percent(Some(max))
+        ),
+        height: 120.0,
+        scale: draw::nice_scale((max * 100.0).min(100.0), 15.0, |share| {
+            if share == 0.0 {
+                "0".to_owned()
+            } else {
+                format!("{share:.0}{}%", show::SPACE)
+            }
+        }),
+        times: series.times(zone),
+        titles: series.titles(zone, |index| {
+            format!(
+                "{} retried",
+                show::percent(rates.get(index).copied().flatten())
+            )
+        }),
+        bound: Some(Bound {
+            value: RETRY_RATE_MAX * 100.0,
+            text: "alert above".to_owned(),
+            tick: format!("10{}%", show::SPACE),
+        }),
+        marks: Vec::new(),
+    };
+    let values: Vec<_> = rates
+        .iter()
+        .map(|rate| rate.map(|rate| rate * 100.0))
+        .collect();
+    let line = Line {
+        class: "s-retrying",
+        fill: Some("retrying"),
+        values: &values,
+    };
+    draw::lines(&chart, &[line])
+}
+
+impl Times {
+    /// The wait and run times of a range.
+    pub(crate) fn wait_and_run(series: &Series, zone: &Zone) -> [(&'static str, Times); 2] {
+        [
+            (
+                "Wait",
+                Times::new(series, zone, "Wait from due to start", |bucket| bucket.wait),
+            ),
+            (
+                "Run",
+                Times::new(series, zone, "Run time of attempts", |bucket| bucket.run),
+            ),
+        ]
+    }
+
+    fn new(
+        series: &Series,
+        zone: &Zone,
+        what: &str,
+        times: impl Fn(&Activity) -> TimePercentiles,
+    ) -> Self {
+        let p50 = series.values(|bucket| times(bucket).p50_ms);
+        let p95 = series.values(|bucket| times(bucket).p95_ms);
+        let p99 = series.values(|bucket| times(bucket).p99_ms);
+        let all = || p50.iter().chain(&p95).chain(&p99).flatten().copied();
+        let (min, max) = (
+            all().fold(f64::INFINITY, f64::min),
+            all().fold(0.0, f64::max),
+        );
+        let min = if min.is_finite() { min } else { 1.0 };
+        let text = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), show::millis);
+        let at = |values: &[Option<f64>], index: usize| text(values.get(index).copied().flatten());
+        let now = |values: &[Option<f64>]| text(values.iter().rev().flatten().next().copied());
+        let label = format!(
+            "{what}, log scale: now p50 {}, p95 {}, p99 {}",
+            now(&p50),
+            now(&p95),
+            now(&p99)
+        );
+        let chart = Chart {
+            label: &label,
+            height: 120.0,
+            scale: draw::log_scale(min, max, short_millis),
+            times: series.times(zone),
+            titles: series.titles(zone, |index| {
+                format!(
+                    "p50 {} · p95 {} · p99 {}",
+                    at(&p50, index),
+                    at(&p95, index),
+                    at(&p99, index)
+                )
+            }),
+            bound: None,
+            marks: Vec::new(),
+        };
+        let lines = [
+            Line {
+                class: "ln-1",
+                fill: None,
+                values: &p50,
+            },
+            Line {
+                class: "ln-2",
+                fill: None,
+                values: &p95,
+            },
+            Line {
+                class: "ln-3",
+                fill: None,
+                values: &p99,
+            },
+        ];
+        Times {
+            drawing: draw::lines(&chart, &lines),
+            p50: now(&p50),
+            p95: now(&p95),
+            p99: now(&p99),
+        }
+    }
+}
+
+/// A rate on an axis, always per second: `0.5/s`, `20/s`.
+fn axis_rate(rate: f64) -> String {
+    match rate {
+        0.0 => "0".to_owned(),
+        rate if rate < 1.0 => format!("{rate:.2}/s"),
+        rate if rate < 10.0 => format!("{rate:.1}/s"),
+        rate => format!("{}/s", show::grouped(rate as u64)),
+    }
+}
+
+/// A power of ten milliseconds: `10 ms`, `1 s`, `100 s`.
+pub(crate) fn short_millis(millis: f64) -> String {
+    let space = show::SPACE;
+    match millis {
+        millis if millis < 1.0 => format!("{millis:.1}{space}ms"),
+        millis if millis < 1000.0 => format!("{millis:.0}{space}ms"),
+        millis => format!("{:.0}{space}s", millis / 1000.0),
+    }
+}

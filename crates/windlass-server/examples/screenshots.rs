@@ -1,0 +1,339 @@
+//! Makes the pictures of the dashboard: `.ci/screenshots docs/images`.
+//!
+//! A story of one hour runs in seconds, in memory, on a clock of its own: after half an hour, a
+//! service that payments need begins to answer 503. Then a browser opens the pages.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    reason = "a program for pictures has its own clock, and a failure may end it"
+)]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+use windlass_core::Timestamp;
+use windlass_dashboard::{About, Colour};
+use windlass_engine::{Clock, Engine, Ids, StatisticsWriter, Wait};
+use windlass_memory::MemoryStore;
+use windlass_server::access::{Access, WithoutKeys};
+use windlass_server::{App, DashboardSettings, with_dashboard};
+use windlass_testkit::browser::Browser;
+
+/// A clock that a story sets, and that runs on by itself once the story is over.
+#[derive(Debug)]
+struct StoryClock {
+    micros: AtomicI64,
+    over: OnceLock<Instant>,
+    begun: Instant,
+}
+
+impl StoryClock {
+    fn set(&self, at: Timestamp) {
+        self.micros.store(at.as_micros(), Ordering::SeqCst);
+    }
+
+    fn advance(&self, time: Duration) {
+        let micros = i64::try_from(time.as_micros()).expect("a story is short");
+        self.micros.fetch_add(micros, Ordering::SeqCst);
+    }
+}
+
+impl Clock for StoryClock {
+    fn now(&self) -> Timestamp {
+        let since = self.over.get().map(Instant::elapsed).unwrap_or_default();
+        let at = Timestamp::from_micros(self.micros.load(Ordering::SeqCst));
+        at.expect("a story plays in our time").saturating_add(since)
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> Wait {
+        let left = at.since(self.now());
+        Box::pin(tokio::time::sleep(left))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn sleep(&self, time: Duration) -> Wait {
+        Box::pin(tokio::time::sleep(time))
+    }
+}
+
+/// A queue of the story: name, kind, limit, jobs per step.
+const QUEUES: [(&str, &str, u32, usize); 5] = [
+    ("payments", "payment:capture", 40, 34),
+    ("mail", "email:send", 50, 56),
+    ("webhooks", "order:notify", 64, 22),
+    ("search", "index:update", 24, 30),
+    ("default", "cleanup", 32, 8),
+];
+const STEPS: usize = 180;
+const STEP: Duration = Duration::from_secs(20);
+
+struct Story {
+    begin: Timestamp,
+    clock: Arc<StoryClock>,
+    api: Router,
+    statistics: StatisticsWriter,
+    /// The state of a small random generator, so that every run gives the same pictures.
+    random: u64,
+}
+
+impl Story {
+    async fn call(&self, method: &str, path: &str, body: Value) -> Value {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("host", "localhost");
+        let request = request.header("content-type", "application/json");
+        let request = request
+            .body(Body::from(body.to_string()))
+            .expect("a valid request");
+        let response = self
+            .api
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("a router always answers");
+        let status = response.status();
+        let body = to_bytes(response.into_body(), usize::MAX)
+            .await
+            .expect("a whole body");
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        assert!(status.is_success(), "{method} {path}: {body}");
+        body
+    }
+
+    fn chance(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// How an attempt ends: with an error, or well.
+    fn ends(&mut self, queue: &str, step: usize) -> Option<(&'static str, bool)> {
+        let broken = step > STEPS / 2;
+        let chance = self.chance();
+        match queue {
+            "payments" if broken && chance < 0.52 => {
+                Some(("ledger.acme.io answered 503 Service Unavailable", false))
+            }
+            "payments" if broken && chance < 0.66 => {
+                Some(("connect to ledger.acme.io: timed out after 5 s", false))
+            }
+            "payments" if chance > 0.995 => Some(("card declined: insufficient funds", true)),
+            "webhooks" if chance < 0.05 => {
+                Some(("hooks.example.org answered 410 Gone", chance < 0.02))
+            }
+            "mail" if chance < 0.004 => Some((r#"template "welcome" not found"#, true)),
+            _ => None,
+        }
+    }
+
+    async fn step(&mut self, step: usize) {
+        for (queue, kind, limit, count) in QUEUES {
+            let count = (count as f64 * (0.85 + self.chance() * 0.3)) as usize;
+            let mut jobs = Vec::new();
+            for _ in 0..count {
+                let late = self.chance() < 0.02;
+                let customer = (self.chance() * 900.0) as u64;
+                let mut job = json!({
+                    "kind": kind, "queue": queue, "max_attempts": 8, "tags": ["eu"],
+                    "payload": {"customer": {"id": customer}, "amount": customer * 7 + 40},
+                });
+                if late {
+                    job["delay"] = json!("2h");
+                }
+                jobs.push(job);
+            }
+            self.call("POST", "/api/v1/jobs/bulk", json!({"jobs": jobs}))
+                .await;
+            // While payments fail, its slots are taken for longer.
+            let rounds = if queue == "payments" && step > STEPS / 2 {
+                1
+            } else {
+                3
+            };
+            for _ in 0..rounds {
+                let wait = 2 + (self.chance() * 6.0) as u64;
+                self.clock.advance(Duration::from_millis(wait));
+                let claim =
+                    json!({"queue": queue, "limit": limit, "worker": "node-a", "slots": limit});
+                let claimed = self.call("POST", "/api/v1/claim", claim).await;
+                let slow = if self.chance() < 0.15 { 900.0 } else { 60.0 };
+                let run = 20 + (self.chance() * slow) as u64;
+                self.clock.advance(Duration::from_millis(run));
+                self.settle(queue, step, &claimed["data"]).await;
+            }
+        }
+        self.clock.set(
+            self.begin
+                .saturating_add(STEP * u32::try_from(step + 1).expect("few steps")),
+        );
+        let now = self.clock.now();
+        self.statistics
+            .flush(now)
+            .await
+            .expect("memory always accepts");
+    }
+
+    async fn settle(&mut self, queue: &str, step: usize, jobs: &Value) {
+        let mut outcomes = Vec::new();
+        for job in jobs.as_array().into_iter().flatten() {
+            let mut outcome =
+                json!({"id": job["id"], "attempt": job["attempt"], "outcome": "succeeded"});
+            if let Some((error, unrecoverable)) = self.ends(queue, step) {
+                outcome["outcome"] = json!("failed");
+                outcome["error"] = json!(error);
+                if unrecoverable {
+                    outcome["unrecoverable"] = json!(true);
+                }
+            }
+            outcomes.push(outcome);
+        }
+        if !outcomes.is_empty() {
+            self.call(
+                "POST",
+                "/api/v1/settle",
+                json!({"worker": "node-a", "outcomes": outcomes}),
+            )
+            .await;
+        }
+    }
+
+    async fn tell(&mut self) {
+        for (queue, _, limit, _) in QUEUES {
+            let path = format!("/api/v1/queues/{queue}/settings?create=true");
+            self.call(
+                "PUT",
+                &path,
+                json!({"concurrency": limit, "max_depth": 50_000}),
+            )
+            .await;
+        }
+        for step in 0..STEPS {
+            self.step(step).await;
+        }
+        let reports = vec![json!({"kind": "report:monthly", "queue": "reports"}); 17];
+        self.call("POST", "/api/v1/jobs/bulk", json!({"jobs": reports}))
+            .await;
+        let pause = json!({"reason": "monthly export kills the worker"});
+        self.call("POST", "/api/v1/queues/reports/pause", pause)
+            .await;
+        for (worker, slots) in [
+            ("node-a", 70),
+            ("node-b", 70),
+            ("node-c", 60),
+            ("mail-7f9c", 14),
+        ] {
+            let queues: Vec<&str> = QUEUES.iter().map(|(queue, ..)| *queue).collect();
+            let about =
+                json!({"name": worker, "queues": queues, "slots": slots, "version": "0.1.0"});
+            self.call("POST", "/api/v1/workers", about).await;
+            for (queue, _, limit, _) in QUEUES {
+                let claim = json!({"queue": queue, "limit": limit / 3, "worker": worker, "slots": slots, "lease": "10m"});
+                self.call("POST", "/api/v1/claim", claim).await;
+            }
+        }
+    }
+}
+
+/// The pages, with the names of their pictures.
+const PAGES: [(&str, &str); 12] = [
+    ("overview", "/"),
+    ("jobs", "/jobs?retrying=true&queue=payments"),
+    ("queue", "/queues/payments"),
+    ("queues", "/queues"),
+    ("dead", "/dead"),
+    ("schedules", "/schedules"),
+    ("lab", "/lab"),
+    ("actions", "/actions"),
+    ("workers", "/workers"),
+    ("audit", "/audit"),
+    ("keys", "/keys"),
+    ("reference", "/reference"),
+];
+
+#[tokio::main]
+async fn main() {
+    let directory = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "docs/images".to_owned());
+    let begin: Timestamp = "2026-03-17T01:12:00Z".parse().expect("an instant");
+    let clock = Arc::new(StoryClock {
+        micros: AtomicI64::new(begin.as_micros()),
+        over: OnceLock::new(),
+        begun: Instant::now(),
+    });
+    let store = Arc::new(MemoryStore::new());
+    let engine = Arc::new(Engine::new(
+        store,
+        Arc::clone(&clock) as Arc<dyn Clock>,
+        Ids::seeded(7),
+    ));
+    let statistics = StatisticsWriter::new(Arc::clone(&engine));
+    let app = App::new(
+        windlass::admin::client_of(Arc::clone(&engine)),
+        Access::by_keys(engine, WithoutKeys::Open),
+    );
+    let about = About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        store: "PostgreSQL".to_owned(),
+        environment: Some("production".to_owned()),
+        colour: Colour::Red,
+        url: "http://127.0.0.1:8080".to_owned(),
+        ..About::default()
+    };
+    let settings = DashboardSettings {
+        about,
+        ..DashboardSettings::default()
+    };
+    let site = with_dashboard(app, settings);
+    let mut story = Story {
+        begin,
+        clock: Arc::clone(&clock),
+        api: site.clone(),
+        statistics,
+        random: 88_172_645_463_325_252,
+    };
+    story.tell().await;
+    clock.over.set(Instant::now()).expect("it ends once");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let service = site.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    let taken = tokio::task::spawn_blocking(move || take(&url, &directory));
+    taken.await.expect("every picture is taken");
+}
+
+fn take(url: &str, directory: &str) {
+    std::fs::create_dir_all(directory).expect("the directory can be made");
+    let browser = Browser::start();
+    for scheme in ["light", "dark"] {
+        for width in [1440, 390] {
+            browser.prefer_scheme(scheme);
+            for (name, path) in PAGES {
+                browser.resize(width, 900);
+                browser.open(&format!("{url}{path}"));
+                let height =
+                    browser.run("return Math.max(document.documentElement.scrollHeight, 700)");
+                browser.resize(
+                    width,
+                    u32::try_from(height.as_u64().unwrap_or(900).min(4000)).unwrap_or(900),
+                );
+                let png = data_encoding::BASE64.decode(browser.screenshot().as_bytes());
+                let png = png.expect("the driver encodes pictures");
+                let file = format!("{directory}/{name}-{scheme}-{width}.png");
+                std::fs::write(&file, png).expect("the picture can be written");
+            }
+        }
+    }
+}

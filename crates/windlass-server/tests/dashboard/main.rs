@@ -1,0 +1,8 @@
+//! The dashboard: its pages over HTTP, its sessions, and the same pages in a browser.
+#![expect(clippy::indexing_slicing, reason = "what a test may, its helpers may")]
+
+mod browser;
+mod hostile;
+mod pages;
+mod sessions;
+mod support;
