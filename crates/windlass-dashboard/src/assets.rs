@@ -38,7 +38,11 @@ static STYLE: LazyLock<Asset> = LazyLock::new(|| {
         "app",
         "css",
         "text/css; charset=utf-8",
-        include_bytes!("../assets/app.css"),
+        concat!(
+            include_str!("../assets/app.css"),
+            include_str!("../assets/evidence.css")
+        )
+        .as_bytes(),
     )
 });
 static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {

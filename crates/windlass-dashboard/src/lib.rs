@@ -14,6 +14,7 @@ mod failure;
 mod fields;
 mod frame;
 mod headers;
+mod in_common;
 mod live;
 pub mod markup;
 mod pages;
@@ -22,6 +23,7 @@ pub mod show;
 mod sign_in;
 mod site;
 mod snapshot;
+mod timeline;
 mod visit;
 
 pub use backend::{

@@ -1,7 +1,10 @@
 //! The pages. Each has its routes, its data and its template.
 
+mod actions;
 mod admin;
+mod dead;
 mod general;
+mod job;
 mod jobs;
 mod overview;
 mod queues;
@@ -22,4 +25,7 @@ pub(crate) fn routes() -> Router<Site> {
         .merge(workers::routes())
         .merge(admin::routes())
         .merge(reference::routes())
+        .merge(actions::routes())
+        .merge(dead::routes())
+        .merge(job::routes())
 }

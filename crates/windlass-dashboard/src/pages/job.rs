@@ -16,6 +16,7 @@ use windlass_core::retry::RetryPolicy;
 use windlass_core::{JobId, Outcome, Timestamp, format_duration};
 
 use self::attempt::AttemptView;
+pub(super) use self::change::id_end;
 use self::drawing::{PlanView, TimelineView};
 use self::next::Next;
 use crate::failure::Failure;
@@ -176,7 +177,7 @@ impl JobTemplate {
             windlass_core::Timeout::After(after) => {
                 format!("{} an attempt", show::duration(after))
             }
-            windlass_core::Timeout::Never => "none".to_owned(),
+            windlass_core::Timeout::None => "none".to_owned(),
         }
     }
 
@@ -346,6 +347,7 @@ async fn changes_of(visit: &Visit, id: JobId) -> Vec<ChangeRow> {
 struct PayloadView {
     text: Option<String>,
     bytes: usize,
+    size: String,
     withheld: bool,
     /// Whether it is shown only on demand.
     large: bool,
@@ -356,6 +358,7 @@ impl PayloadView {
         let raw = job.payload.as_ref().map(|payload| payload.0.as_str());
         PayloadView {
             bytes: raw.map_or(0, str::len),
+            size: show::grouped(raw.map_or(0, str::len) as u64),
             large: raw.is_some_and(|raw| raw.len() > PAYLOAD_SHOWN_BYTES),
             text: raw.map(pretty),
             withheld: job.payload_withheld,

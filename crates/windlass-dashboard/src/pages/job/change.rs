@@ -43,7 +43,7 @@ pub(super) async fn revive(submit: Submit) -> PageResult {
 pub(super) async fn delete(submit: Submit) -> PageResult {
     let id = job_id(&submit.visit)?;
     let typed = submit.fields.get("confirm").unwrap_or_default();
-    let end = id_end(id);
+    let end = id_end(&id);
     if typed != end {
         return Err(Failure::invalid(format!("type {end} to delete the job")));
     }
@@ -53,7 +53,7 @@ pub(super) async fn delete(submit: Submit) -> PageResult {
 }
 
 /// The last characters of an id, which tell it from others.
-pub(super) fn id_end(id: JobId) -> String {
+pub(in super::super) fn id_end(id: &JobId) -> String {
     let id = id.to_string();
     id.get(id.len().saturating_sub(6)..).unwrap_or_default().to_owned()
 }
