@@ -46,7 +46,11 @@ static STYLE: LazyLock<Asset> = LazyLock::new(|| {
     )
 });
 static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
-    let bytes = include_bytes!("../assets/app.js");
+    let bytes = concat!(
+        include_str!("../assets/app.js"),
+        include_str!("../assets/evidence.js")
+    )
+    .as_bytes();
     Asset::new("app", "js", "text/javascript; charset=utf-8", bytes)
 });
 static GLYPHS: LazyLock<Asset> = LazyLock::new(|| {

@@ -43,9 +43,17 @@ pub(crate) fn in_common(jobs: &[Job]) -> Vec<Trait> {
         (Counter::default(), Counter::default(), Counter::default());
     let mut reasons = Counter::default();
     for job in jobs {
-        let payload: Option<Value> = job.payload.as_ref().and_then(|payload| payload.0.decode().ok());
-        let host = payload.as_ref().and_then(|payload| payload.get("url")).and_then(Value::as_str);
-        let host = host.filter(|_| job.kind.as_str() == "http").and_then(host_of);
+        let payload: Option<Value> = job
+            .payload
+            .as_ref()
+            .and_then(|payload| payload.0.decode().ok());
+        let host = payload
+            .as_ref()
+            .and_then(|payload| payload.get("url"))
+            .and_then(Value::as_str);
+        let host = host
+            .filter(|_| job.kind.as_str() == "http")
+            .and_then(host_of);
         targets.extend(host);
         let mut leaves = Vec::new();
         if let Some(payload) = &payload {
@@ -75,15 +83,25 @@ pub(crate) fn in_common(jobs: &[Job]) -> Vec<Trait> {
 fn attempts(jobs: &[Job]) -> Trait {
     let least = jobs.iter().map(|job| job.attempt).min().unwrap_or_default();
     let most = jobs.iter().map(|job| job.attempt).max().unwrap_or_default();
-    let value = if least == most { least.to_string() } else { format!("{least} to {most}") };
-    Trait { name: "Attempts", value, jobs: None }
+    let value = if least == most {
+        least.to_string()
+    } else {
+        format!("{least} to {most}")
+    };
+    Trait {
+        name: "Attempts",
+        value,
+        jobs: None,
+    }
 }
 
 /// The host and port of a URL.
 fn host_of(url: &str) -> Option<String> {
     let (_, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
     (!host.is_empty()).then(|| host.to_ascii_lowercase())
 }
 
@@ -129,8 +147,15 @@ impl Counter {
 
     /// The values that at least `needed` jobs have.
     fn common(self, name: &'static str, needed: usize) -> impl Iterator<Item = Trait> {
-        let common = self.sorted().into_iter().filter(move |(_, jobs)| *jobs >= needed);
-        common.take(LISTED_MAX).map(move |(value, jobs)| Trait { name, value, jobs: Some(jobs) })
+        let common = self
+            .sorted()
+            .into_iter()
+            .filter(move |(_, jobs)| *jobs >= needed);
+        common.take(LISTED_MAX).map(move |(value, jobs)| Trait {
+            name,
+            value,
+            jobs: Some(jobs),
+        })
     }
 
     /// The most frequent values with their counts.
@@ -138,16 +163,25 @@ impl Counter {
         let counts = self.sorted();
         match counts.as_slice() {
             [] => None,
-            [(value, jobs)] => Some(Trait { name, value: value.clone(), jobs: Some(*jobs) }),
+            [(value, jobs)] => Some(Trait {
+                name,
+                value: value.clone(),
+                jobs: Some(*jobs),
+            }),
             _ => {
                 let more = counts.len().saturating_sub(LISTED_MAX);
                 let listed = counts.iter().take(LISTED_MAX);
-                let mut parts: Vec<String> =
-                    listed.map(|(value, jobs)| format!("{value}\u{a0}{jobs}")).collect();
+                let mut parts: Vec<String> = listed
+                    .map(|(value, jobs)| format!("{value}\u{a0}{jobs}"))
+                    .collect();
                 if more > 0 {
                     parts.push(format!("{more} more"));
                 }
-                Some(Trait { name, value: parts.join(", "), jobs: None })
+                Some(Trait {
+                    name,
+                    value: parts.join(", "),
+                    jobs: None,
+                })
             }
         }
     }
@@ -174,16 +208,29 @@ mod tests {
     }
 
     fn found<'a>(traits: &'a [Trait], name: &str) -> Vec<&'a str> {
-        traits.iter().filter(|one| one.name == name).map(|one| one.value.as_str()).collect()
+        traits
+            .iter()
+            .filter(|one| one.name == name)
+            .map(|one| one.value.as_str())
+            .collect()
     }
 
     #[test]
     fn equal_values_are_common_and_different_ones_are_not() {
         let jobs: Vec<Job> = (0..10)
-            .map(|order| job("a", json!({"order": order, "capture": "final", "x": {"y": 1}}), "w1"))
+            .map(|order| {
+                job(
+                    "a",
+                    json!({"order": order, "capture": "final", "x": {"y": 1}}),
+                    "w1",
+                )
+            })
             .collect();
         let traits = in_common(&jobs);
-        assert_eq!(found(&traits, "Payload"), [r#"/capture = "final""#, "/x/y = 1"]);
+        assert_eq!(
+            found(&traits, "Payload"),
+            [r#"/capture = "final""#, "/x/y = 1"]
+        );
         assert_eq!(found(&traits, "Tag"), ["eu"]);
         assert_eq!(found(&traits, "Worker"), ["w1"]);
         assert_eq!(found(&traits, "Attempts"), ["4"]);
@@ -194,7 +241,9 @@ mod tests {
     fn one_exception_in_ten_is_tolerated_and_two_are_not() {
         let jobs = |others: usize| -> Vec<Job> {
             let value = |index: usize| if index < others { "b" } else { "a" };
-            (0..10).map(|index| job("k", json!({"v": value(index)}), "w")).collect()
+            (0..10)
+                .map(|index| job("k", json!({"v": value(index)}), "w"))
+                .collect()
         };
         assert_eq!(found(&in_common(&jobs(1)), "Payload").len(), 1);
         assert_eq!(found(&in_common(&jobs(2)), "Payload").len(), 0);
@@ -218,8 +267,15 @@ mod tests {
     fn a_sample_of_one_has_nothing_in_common_and_hostile_payloads_are_bounded() {
         assert!(in_common(&[job("a", json!({}), "w")]).is_empty());
         let deep = (0..60).fold(json!(1), |inner, _| json!({"a": inner}));
-        let wide: Value = (0..5000).map(|n| (n.to_string(), json!(1))).collect::<serde_json::Map<_, _>>().into();
-        let jobs = [job("a", deep, "w"), job("a", wide.clone(), "w"), job("a", wide, "w\u{202e}")];
+        let wide: Value = (0..5000)
+            .map(|n| (n.to_string(), json!(1)))
+            .collect::<serde_json::Map<_, _>>()
+            .into();
+        let jobs = [
+            job("a", deep, "w"),
+            job("a", wide.clone(), "w"),
+            job("a", wide, "w\u{202e}"),
+        ];
         assert!(in_common(&jobs).len() < 20);
     }
 }

@@ -6,9 +6,11 @@ mod dead;
 mod general;
 mod job;
 mod jobs;
+mod lab;
 mod overview;
 mod queues;
 mod reference;
+mod schedules;
 mod workers;
 
 use axum::Router;
@@ -28,4 +30,6 @@ pub(crate) fn routes() -> Router<Site> {
         .merge(actions::routes())
         .merge(dead::routes())
         .merge(job::routes())
+        .merge(lab::routes())
+        .merge(schedules::routes())
 }

@@ -113,7 +113,9 @@ pub(crate) fn layout(
         Scale::Linear | Scale::Log => plan.get(..1).unwrap_or_default(),
     };
     let bands = bands(attempts, policy);
-    let next_band = shown.first().and_then(|next| band_of_next(attempts, next, policy));
+    let next_band = shown
+        .first()
+        .and_then(|next| band_of_next(attempts, next, policy));
     let axis = Axis::new(attempts, shown, &bands, next_band, now, scale);
     let mut lanes = Vec::new();
     let mut ended: Option<Timestamp> = None;
@@ -139,7 +141,9 @@ pub(crate) fn layout(
             attempt: planned.attempt,
             wait: ended.map(|ended| axis.extent(ended, planned.nominal_at)),
             waited: ended.map(|ended| planned.nominal_at.since(ended)),
-            band: band.filter(|(from, to)| from < to).map(|(from, to)| axis.extent(from, to)),
+            band: band
+                .filter(|(from, to)| from < to)
+                .map(|(from, to)| axis.extent(from, to)),
             run: None,
             ran: None,
             planned: Some(axis.position(planned.nominal_at)),
@@ -167,12 +171,18 @@ fn bands(attempts: &[Ran], policy: Option<&RetryPolicy>) -> Vec<Band> {
         let ended = failed.and_then(|before| before.finished_at);
         bands.push(ended.zip(policy).map(|(ended, policy)| {
             let range = policy.delay_range(ran.failures_before, previous);
-            (ended.saturating_add(range.min), ended.saturating_add(range.max))
+            (
+                ended.saturating_add(range.min),
+                ended.saturating_add(range.max),
+            )
         }));
         previous = ended.map(|ended| ran.started_at.since(ended));
         before = Some(ran);
     }
-    bands.into_iter().map(|band| band.filter(|(from, to)| from < to)).collect()
+    bands
+        .into_iter()
+        .map(|band| band.filter(|(from, to)| from < to))
+        .collect()
 }
 
 /// Where jitter may have put the attempt that is due next.
@@ -182,10 +192,17 @@ fn band_of_next(attempts: &[Ran], next: &Planned, policy: Option<&RetryPolicy>) 
         return Some((next.earliest_at, next.latest_at));
     };
     let policy = policy.filter(|_| last.has_failed)?;
-    let before = attempts.iter().rev().nth(1).and_then(|before| before.finished_at);
+    let before = attempts
+        .iter()
+        .rev()
+        .nth(1)
+        .and_then(|before| before.finished_at);
     let previous = before.map(|before| last.started_at.since(before));
     let range = policy.delay_range(last.failures_before + 1, previous);
-    Some((ended.saturating_add(range.min), ended.saturating_add(range.max)))
+    Some((
+        ended.saturating_add(range.min),
+        ended.saturating_add(range.max),
+    ))
 }
 
 /// Turns times into positions.
@@ -214,23 +231,42 @@ impl Axis {
         now: Timestamp,
         scale: Scale,
     ) -> Axis {
-        let ran = attempts.iter().flat_map(|ran| [ran.started_at, ran.finished_at.unwrap_or(now)]);
+        let ran = attempts
+            .iter()
+            .flat_map(|ran| [ran.started_at, ran.finished_at.unwrap_or(now)]);
         let planned = plan.iter().flat_map(|one| [one.nominal_at, one.latest_at]);
-        let bands = bands.iter().flatten().chain(next_band.as_ref()).map(|(_, to)| *to);
+        let bands = bands
+            .iter()
+            .flatten()
+            .chain(next_band.as_ref())
+            .map(|(_, to)| *to);
         let times: Vec<Timestamp> = ran.chain(planned).chain(bands).collect();
         let first = times.iter().min().copied().unwrap_or(now);
         let last = times.iter().max().copied().unwrap_or(now);
         // Now is a part of the picture as long as the job is not finished.
         let last = if plan.is_empty() { last } else { last.max(now) };
-        let first = if attempts.is_empty() { first.min(now) } else { first };
+        let first = if attempts.is_empty() {
+            first.min(now)
+        } else {
+            first
+        };
         let length = last.since(first).max(Duration::from_millis(10));
         let margin = length / 50;
-        let from = if scale == Scale::Log { first } else { first.saturating_sub(margin) };
+        let from = if scale == Scale::Log {
+            first
+        } else {
+            first.saturating_sub(margin)
+        };
         let to = first.saturating_add(length).saturating_add(margin);
         let seconds = to.since(from).as_secs();
         let step = STEPS.into_iter().find(|step| seconds / step <= TICKS_MAX);
         let step = Duration::from_secs(step.unwrap_or(31_536_000));
-        Axis { from, to, scale, step }
+        Axis {
+            from,
+            to,
+            scale,
+            step,
+        }
     }
 
     fn contains(&self, at: Timestamp) -> bool {
@@ -251,21 +287,36 @@ impl Axis {
     }
 
     fn extent(&self, from: Timestamp, to: Timestamp) -> Extent {
-        Extent { from: self.position(from), to: self.position(to.max(from)) }
+        Extent {
+            from: self.position(from),
+            to: self.position(to.max(from)),
+        }
     }
 
     fn ticks(&self) -> Vec<Tick> {
-        let tick = |at: Timestamp| Tick { position: self.position(at), at };
+        let tick = |at: Timestamp| Tick {
+            position: self.position(at),
+            at,
+        };
         if self.scale == Scale::Log {
             let length = self.to.since(self.from);
             let parts = [1000, 200, 40, 8, 1].map(|part| self.from.saturating_add(length / part));
             return std::iter::once(self.from).chain(parts).map(tick).collect();
         }
         let step = i64::try_from(self.step.as_micros()).unwrap_or(i64::MAX);
-        let first = self.from.as_micros().div_euclid(step).saturating_add(1).saturating_mul(step);
+        let first = self
+            .from
+            .as_micros()
+            .div_euclid(step)
+            .saturating_add(1)
+            .saturating_mul(step);
         let times = std::iter::successors(Some(first), |at| at.checked_add(step));
         let times = times.map_while(Timestamp::from_micros);
-        times.take_while(|at| *at <= self.to).take(10).map(tick).collect()
+        times
+            .take_while(|at| *at <= self.to)
+            .take(10)
+            .map(tick)
+            .collect()
     }
 }
 
@@ -310,7 +361,10 @@ mod tests {
         assert!((second.wait.unwrap().width() - 40.0 * per_second).abs() < 1e-9);
         assert_eq!(second.waited, Some(Duration::from_secs(40)));
         assert_eq!(first.wait, None);
-        assert_eq!(timeline.now, None, "the job is finished, so now may be far away");
+        assert_eq!(
+            timeline.now, None,
+            "the job is finished, so now may be far away"
+        );
     }
 
     #[test]
@@ -319,11 +373,18 @@ mod tests {
         let attempts = [failed(1, 0, 1), failed(2, 1, 2)];
         let next = planned(3, 3, 3, 3);
         let timeline = layout(&attempts, &[next], Some(&policy), at(2), Scale::Linear);
-        let bands: Vec<bool> = timeline.lanes.iter().map(|lane| lane.band.is_some()).collect();
+        let bands: Vec<bool> = timeline
+            .lanes
+            .iter()
+            .map(|lane| lane.band.is_some())
+            .collect();
         assert_eq!(bands, [false, true, true]);
         let band = timeline.lanes[2].band.unwrap();
         let second = timeline.lanes[0].run.unwrap().width();
-        assert!((band.width() - second).abs() < 0.01, "0 to 1 s after the second failure");
+        assert!(
+            (band.width() - second).abs() < 0.01,
+            "0 to 1 s after the second failure"
+        );
         assert!(timeline.lanes[2].planned.is_some() && timeline.lanes[2].run.is_none());
         assert!(timeline.now.is_some());
     }
@@ -333,7 +394,10 @@ mod tests {
         let plan = [planned(2, 10, 10, 10), planned(3, 20, 30, 40)];
         let attempts = [failed(1, 0, 1)];
         let lanes = |scale| layout(&attempts, &plan, None, at(5), scale).lanes.len();
-        assert_eq!((lanes(Scale::Linear), lanes(Scale::Log), lanes(Scale::Whole)), (2, 2, 3));
+        assert_eq!(
+            (lanes(Scale::Linear), lanes(Scale::Log), lanes(Scale::Whole)),
+            (2, 2, 3)
+        );
         let whole = layout(&attempts, &plan, None, at(5), Scale::Whole);
         assert!(whole.lanes[2].band.is_some());
     }
@@ -342,7 +406,13 @@ mod tests {
     fn positions_stay_inside_and_keep_their_order() {
         let attempts = [failed(1, 0, 1), failed(2, 5, 5), failed(3, 4000, 4100)];
         for scale in [Scale::Linear, Scale::Log, Scale::Whole] {
-            let timeline = layout(&attempts, &[planned(4, 9000, 9000, 9000)], None, at(5000), scale);
+            let timeline = layout(
+                &attempts,
+                &[planned(4, 9000, 9000, 9000)],
+                None,
+                at(5000),
+                scale,
+            );
             let starts: Vec<f64> = timeline
                 .lanes
                 .iter()

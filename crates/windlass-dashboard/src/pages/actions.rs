@@ -30,8 +30,14 @@ pub(super) fn routes() -> Router<Site> {
         .route("/actions", page(list))
         .route("/actions/replays/{id}", page(show_replay))
         .route("/actions/bulk/{id}", page(show_bulk))
-        .route("/actions/replays/{id}/{command}", action(|submit| command(submit, "replays")))
-        .route("/actions/bulk/{id}/{command}", action(|submit| command(submit, "bulk")))
+        .route(
+            "/actions/replays/{id}/{command}",
+            action(|submit| command(submit, "replays")),
+        )
+        .route(
+            "/actions/bulk/{id}/{command}",
+            action(|submit| command(submit, "bulk")),
+        )
 }
 
 #[derive(Template)]
@@ -48,18 +54,33 @@ struct ListTemplate {
 async fn list(visit: Visit) -> PageResult {
     let frame = Frame::new(&visit, "Bulk actions and replays", Section::Actions).await?;
     let path = |list: &str, cursor: &str| {
-        let cursor = visit.query().get(cursor).map(|cursor| format!("&cursor={}", escaped(cursor)));
-        format!("/api/v1/{list}?limit={PAGE_ROWS}{}", cursor.unwrap_or_default())
+        let cursor = visit
+            .query()
+            .get(cursor)
+            .map(|cursor| format!("&cursor={}", escaped(cursor)));
+        format!(
+            "/api/v1/{list}?limit={PAGE_ROWS}{}",
+            cursor.unwrap_or_default()
+        )
     };
     let replays: Page<Replay> = visit.get(&path("replays", "replays")).await?;
     let bulk: Page<BulkAction> = visit.get(&path("bulk-actions", "bulk")).await?;
     let (now, zone) = (visit.now(), visit.zone());
     let page = ListTemplate {
-        older_replays: replays.next_cursor.map(|cursor| visit.with("replays", &cursor)),
+        older_replays: replays
+            .next_cursor
+            .map(|cursor| visit.with("replays", &cursor)),
         older_bulk: bulk.next_cursor.map(|cursor| visit.with("bulk", &cursor)),
-        replays: replays.data.into_iter().map(|one| ReplayView::new(one, now, zone)).collect(),
+        replays: replays
+            .data
+            .into_iter()
+            .map(|one| ReplayView::new(one, now, zone))
+            .collect(),
         bulk: bulk.data.into_iter().map(BulkView::new).collect(),
-        commands: vec!["windlass replay list".to_owned(), "windlass bulk list".to_owned()],
+        commands: vec![
+            "windlass replay list".to_owned(),
+            "windlass bulk list".to_owned(),
+        ],
         frame,
     };
     visit.page(&page)
@@ -128,10 +149,20 @@ async fn command(submit: Submit, list: &'static str) -> PageResult {
         "abort" => "Aborted. Jobs that it changed stay as they are.",
         _ => return Err(Failure::no_page()),
     };
-    let route = if list == "replays" { "replays" } else { "bulk-actions" };
+    let route = if list == "replays" {
+        "replays"
+    } else {
+        "bulk-actions"
+    };
     let path = format!("/api/v1/{route}/{id}/{name}");
-    submit.visit.call(Method::POST, &path, Bytes::new(), None).await?;
-    let back = submit.fields.get("from").filter(|from| from.starts_with('/') && !from.starts_with("//"));
+    submit
+        .visit
+        .call(Method::POST, &path, Bytes::new(), None)
+        .await?;
+    let back = submit
+        .fields
+        .get("from")
+        .filter(|from| from.starts_with('/') && !from.starts_with("//"));
     let page = format!("/actions/{list}/{id}");
     Ok(submit.visit.done(back.unwrap_or(&page), done))
 }
@@ -169,15 +200,24 @@ fn filter_rows(filter: &JobFilter) -> Vec<(String, String)> {
         serde_json::Value::String(text) => show::visible(text),
         other => show::visible(&other.to_string()),
     };
-    fields.iter().map(|(name, value)| (name.replace('_', " "), text(value))).collect()
+    fields
+        .iter()
+        .map(|(name, value)| (name.replace('_', " "), text(value)))
+        .collect()
 }
 
 /// A short name for the jobs of a filter.
 fn filter_words(filter: &JobFilter) -> String {
     let rows = filter_rows(filter);
     let parts = rows.iter().filter(|(name, _)| name != "state");
-    let parts: Vec<String> = parts.map(|(name, value)| format!("{name} {value}")).collect();
-    if parts.is_empty() { "all of one state".to_owned() } else { show::clipped(&parts.join(", "), 80) }
+    let parts: Vec<String> = parts
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    if parts.is_empty() {
+        "all of one state".to_owned()
+    } else {
+        show::clipped(&parts.join(", "), 80)
+    }
 }
 
 /// Draws shares of a whole next to each other. Text beside it must say the numbers.

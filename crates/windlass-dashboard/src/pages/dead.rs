@@ -2,6 +2,7 @@
 
 mod export;
 mod purge;
+mod wizard;
 
 use askama::Template;
 use axum::Router;
@@ -26,14 +27,26 @@ const PAGE_ROWS: usize = 50;
 const SAMPLE_JOBS: usize = 100;
 /// The filters of the list of dead jobs.
 const FILTERS: [&str; 10] = [
-    "queue", "kind", "reason", "fingerprint", "tag", "error", "finished_from", "finished_before",
-    "payload_path", "payload_value",
+    "queue",
+    "kind",
+    "reason",
+    "fingerprint",
+    "tag",
+    "error",
+    "finished_from",
+    "finished_before",
+    "payload_path",
+    "payload_value",
 ];
 
 pub(super) fn routes() -> Router<Site> {
     Router::new()
         .route("/dead", page(show))
         .route("/dead/export", page(export::export))
+        .route(
+            "/dead/replay",
+            page(wizard::form).merge(action(wizard::start)),
+        )
         .route("/dead/purge", page(purge::form).merge(action(purge::purge)))
 }
 
@@ -47,7 +60,10 @@ async fn show(visit: Visit) -> PageResult {
 /// The query that names one cause: its filter for lists, replays and purges.
 pub(super) fn group_query(group: &FailureGroup) -> String {
     let (queue, kind) = (escaped(group.queue.as_str()), escaped(group.kind.as_str()));
-    format!("?queue={queue}&kind={kind}&fingerprint={}", escaped(&group.fingerprint.to_string()))
+    format!(
+        "?queue={queue}&kind={kind}&fingerprint={}",
+        escaped(&group.fingerprint.to_string())
+    )
 }
 
 /// A cause as a row of the page.
@@ -91,7 +107,9 @@ struct CausesTemplate {
 async fn by_cause(visit: Visit) -> PageResult {
     let frame = Frame::new(&visit, "Dead letters", Section::Dead).await?;
     let filters = visit.query();
-    let cursor = filters.get("cursor").map(|cursor| format!("&cursor={}", escaped(cursor)));
+    let cursor = filters
+        .get("cursor")
+        .map(|cursor| format!("&cursor={}", escaped(cursor)));
     let narrow: Fields = ["queue", "kind"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), filters.get(name)?.to_owned())))
@@ -105,12 +123,17 @@ async fn by_cause(visit: Visit) -> PageResult {
         cursor.unwrap_or_default()
     );
     let groups: Page<FailureGroup> = visit.get(&path).await?;
-    let groups_left: Vec<FailureGroup> =
-        groups.data.into_iter().filter(|group| group.dead + group.retrying > 0).collect();
+    let groups_left: Vec<FailureGroup> = groups
+        .data
+        .into_iter()
+        .filter(|group| group.dead + group.retrying > 0)
+        .collect();
     let replays = running_replays(&visit).await?;
     let dead = visit.snapshot().await?.total(|counts| counts.dead);
-    let causes: Vec<CauseRow> =
-        groups_left.into_iter().map(|group| cause(&visit, group, dead, &replays)).collect();
+    let causes: Vec<CauseRow> = groups_left
+        .into_iter()
+        .map(|group| cause(&visit, group, dead, &replays))
+        .collect();
     let open = match causes.iter().find(|cause| cause.is_open) {
         Some(cause) => Some(open(&visit, &cause.group).await?),
         None => None,
@@ -118,15 +141,34 @@ async fn by_cause(visit: Visit) -> PageResult {
     let page = CausesTemplate {
         filters: FilterBar::new(&visit),
         dead: show::count(dead),
-        this_hour: causes.iter().filter_map(|cause| cause.group.hours.last()).sum(),
-        next: groups.next_cursor.map(|cursor| visit.with("", "").split('?').next().unwrap_or_default().to_owned()
-            + &visit.query().with("cursor", &cursor).query()),
+        this_hour: causes
+            .iter()
+            .filter_map(|cause| cause.group.hours.last())
+            .sum(),
+        next: groups.next_cursor.map(|cursor| {
+            visit
+                .with("", "")
+                .split('?')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+                + &visit.query().with("cursor", &cursor).query()
+        }),
         commands: vec![
             "windlass failures list".to_owned(),
-            format!("windlass replay start{} --reason '…' --dry-run", flags(visit.query())),
-            format!("windlass jobs export --state dead{} --output dead.ndjson", flags(visit.query())),
+            format!(
+                "windlass replay start{} --reason '…' --dry-run",
+                flags(visit.query())
+            ),
+            format!(
+                "windlass jobs export --state dead{} --output dead.ndjson",
+                flags(visit.query())
+            ),
         ],
-        replays: replays.into_iter().map(|replay| ReplayView::new(replay, visit.now(), visit.zone())).collect(),
+        replays: replays
+            .into_iter()
+            .map(|replay| ReplayView::new(replay, visit.now(), visit.zone()))
+            .collect(),
         causes,
         open,
         frame,
@@ -136,15 +178,29 @@ async fn by_cause(visit: Visit) -> PageResult {
 
 fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> CauseRow {
     let open = visit.query().get("fingerprint") == Some(group.fingerprint.to_string().as_str())
-        && visit.query().get("queue").is_none_or(|queue| queue == group.queue.as_str())
-        && visit.query().get("kind").is_none_or(|kind| kind == group.kind.as_str());
+        && visit
+            .query()
+            .get("queue")
+            .is_none_or(|queue| queue == group.queue.as_str())
+        && visit
+            .query()
+            .get("kind")
+            .is_none_or(|kind| kind == group.kind.as_str());
     let hours: Vec<u64> = group.hours.clone();
     let total: u64 = hours.iter().sum();
     let replay = replays.iter().find(|replay| {
         replay.filter.fingerprint.as_ref() == Some(&group.fingerprint)
-            && replay.filter.queue.as_ref().is_none_or(|queue| *queue == group.queue)
+            && replay
+                .filter
+                .queue
+                .as_ref()
+                .is_none_or(|queue| *queue == group.queue)
     });
-    let error = group.sample.error.as_deref().filter(|error| !error.is_empty());
+    let error = group
+        .sample
+        .error
+        .as_deref()
+        .filter(|error| !error.is_empty());
     CauseRow {
         error: match (error, group.sample.error_withheld) {
             (Some(error), _) => show::clipped(error, 140),
@@ -157,7 +213,10 @@ fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> C
             0 => String::new(),
             _ => share_text(group.dead as f64 / dead as f64),
         },
-        spark: hour_bars(&hours, &format!("{total} failures in the last 24 hours, by hour")),
+        spark: hour_bars(
+            &hours,
+            &format!("{total} failures in the last 24 hours, by hour"),
+        ),
         is_open: open,
         open_link: match open {
             true => visit.with("fingerprint", ""),
@@ -198,7 +257,11 @@ fn hour_bars(hours: &[u64], title: &str) -> Markup {
 /// Reads the newest job of a cause and compares a sample of its jobs.
 async fn open(visit: &Visit, group: &FailureGroup) -> Result<OpenCause, Failure> {
     let state = if group.dead > 0 { "" } else { "&retrying=true" };
-    let list = if group.dead > 0 { "dead-letters" } else { "jobs" };
+    let list = if group.dead > 0 {
+        "dead-letters"
+    } else {
+        "jobs"
+    };
     let query = group_query(group);
     let path = format!("/api/v1/{list}{query}{state}&limit={SAMPLE_JOBS}");
     let sample: JobPage = visit.get(&path).await?;
@@ -207,7 +270,10 @@ async fn open(visit: &Visit, group: &FailureGroup) -> Result<OpenCause, Failure>
         None => None,
     };
     let error = group.sample.error.as_deref().unwrap_or_default();
-    let chain = error.split(": ").map(show::visible).filter(|part| !part.is_empty());
+    let chain = error
+        .split(": ")
+        .map(show::visible)
+        .filter(|part| !part.is_empty());
     Ok(OpenCause {
         chain: match newest.as_ref().and_then(|job| job.last_error.as_ref()) {
             Some(error) => vec![show::visible(error)],
@@ -223,7 +289,10 @@ async fn open(visit: &Visit, group: &FailureGroup) -> Result<OpenCause, Failure>
 async fn running_replays(visit: &Visit) -> Result<Vec<Replay>, Failure> {
     let replays: Page<Replay> = visit.get("/api/v1/replays?limit=20").await?;
     let active = |replay: &Replay| {
-        matches!(replay.state, ActionState::Running | ActionState::Paused | ActionState::Stopped)
+        matches!(
+            replay.state,
+            ActionState::Running | ActionState::Paused | ActionState::Stopped
+        )
     };
     Ok(replays.data.into_iter().filter(active).take(3).collect())
 }
@@ -246,14 +315,25 @@ impl FilterBar {
         let by_job = query.get("as") == Some("jobs");
         let chips = FILTERS.into_iter().filter_map(|name| {
             let value = query.get(name)?;
-            Some((name.replace('_', " "), show::clipped(value, 60), visit.with(name, "")))
+            Some((
+                name.replace('_', " "),
+                show::clipped(value, 60),
+                visit.with(name, ""),
+            ))
         });
-        let addable: &[&'static str] =
-            if by_job { &["queue", "kind", "reason", "error"] } else { &["queue", "kind"] };
+        let addable: &[&'static str] = if by_job {
+            &["queue", "kind", "reason", "error"]
+        } else {
+            &["queue", "kind"]
+        };
         let filters = filters_of(query);
         FilterBar {
             chips: chips.collect(),
-            missing: addable.iter().copied().filter(|name| query.get(name).is_none()).collect(),
+            missing: addable
+                .iter()
+                .copied()
+                .filter(|name| query.get(name).is_none())
+                .collect(),
             cause_link: visit.with("as", ""),
             job_link: visit.with("as", "jobs"),
             query: filters.query(),
@@ -269,8 +349,12 @@ impl FilterBar {
 
 /// The filters among the parameters of a page.
 pub(super) fn filters_of(query: &Fields) -> Fields {
-    let filters = query.pairs().filter(|(name, value)| FILTERS.contains(name) && !value.is_empty());
-    filters.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    let filters = query
+        .pairs()
+        .filter(|(name, value)| FILTERS.contains(name) && !value.is_empty());
+    filters
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// The filters as flags of the command line.
@@ -282,7 +366,10 @@ pub(super) fn flags(query: &Fields) -> String {
             "reason" => "dead-reason".to_owned(),
             "payload_path" => {
                 let wanted = filters.get("payload_value").unwrap_or_default();
-                flags.push_str(&format!(" --payload {}", quoted(&format!("{value}={wanted}"))));
+                flags.push_str(&format!(
+                    " --payload {}",
+                    quoted(&format!("{value}={wanted}"))
+                ));
                 continue;
             }
             "payload_value" => continue,
@@ -306,7 +393,6 @@ pub(super) fn quoted(text: &str) -> String {
 struct DeadRow {
     id: String,
     title: String,
-    kind: String,
     queue: String,
     reason: Option<DeadReason>,
     error: String,
@@ -332,11 +418,12 @@ async fn by_job(visit: Visit) -> PageResult {
     if let Some(cursor) = visit.query().get("cursor") {
         query = query.with("cursor", cursor);
     }
-    let jobs: JobPage = visit.get(&format!("/api/v1/dead-letters{}", query.query())).await?;
+    let jobs: JobPage = visit
+        .get(&format!("/api/v1/dead-letters{}", query.query()))
+        .await?;
     let row = |one: Job| DeadRow {
         id: one.id.to_string(),
         title: job::title(&one),
-        kind: show::visible(one.kind.as_str()),
         queue: show::visible(one.queue.as_str()),
         reason: one.dead_reason,
         error: match (&one.last_error, one.error_withheld) {
@@ -352,11 +439,18 @@ async fn by_job(visit: Visit) -> PageResult {
         dead: show::count(visit.snapshot().await?.total(|counts| counts.dead)),
         scanned: jobs.scanned.map(|scanned| show::count(scanned as u64)),
         next: jobs.next_cursor.map(|cursor| {
-            format!("{}/dead{}", visit.base(), visit.query().with("cursor", &cursor).query())
+            format!(
+                "{}/dead{}",
+                visit.base(),
+                visit.query().with("cursor", &cursor).query()
+            )
         }),
         commands: vec![
             format!("windlass jobs list --state dead{}", flags(visit.query())),
-            format!("windlass jobs export --state dead{} --output dead.ndjson", flags(visit.query())),
+            format!(
+                "windlass jobs export --state dead{} --output dead.ndjson",
+                flags(visit.query())
+            ),
         ],
         rows: jobs.data.into_iter().map(row).collect(),
         frame,

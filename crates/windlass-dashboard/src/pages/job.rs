@@ -37,8 +37,14 @@ const PAYLOAD_SHOWN_BYTES: usize = 16 * 1024;
 pub(super) fn routes() -> Router<Site> {
     Router::new()
         .route("/jobs/{id}", page(show))
-        .route("/jobs/{id}/edit", page(change::edit_form).merge(action(change::edit)))
-        .route("/jobs/{id}/clone", page(change::clone_form).merge(action(change::clone)))
+        .route(
+            "/jobs/{id}/edit",
+            page(change::edit_form).merge(action(change::edit)),
+        )
+        .route(
+            "/jobs/{id}/clone",
+            page(change::clone_form).merge(action(change::clone)),
+        )
         .route("/jobs/{id}/run-now", action(change::run_now))
         .route("/jobs/{id}/cancel", action(change::cancel))
         .route("/jobs/{id}/revive", action(change::revive))
@@ -68,11 +74,19 @@ async fn show(visit: Visit) -> PageResult {
     let title = title(&job);
     let frame = Frame::new(&visit, title.clone(), Section::Jobs).await?;
     let now = visit.now();
-    let chosen = visit.query().get("attempt").and_then(|number| number.parse().ok());
+    let chosen = visit
+        .query()
+        .get("attempt")
+        .and_then(|number| number.parse().ok());
     let chosen = attempts
         .iter()
         .find(|attempt| Some(attempt.attempt) == chosen)
-        .or_else(|| attempts.iter().rev().find(|attempt| attempt.error.is_some()))
+        .or_else(|| {
+            attempts
+                .iter()
+                .rev()
+                .find(|attempt| attempt.error.is_some())
+        })
         .or(attempts.last());
     let policy = policy_in_force(&why);
     let rules = policy.and_then(|policy| rules_of(policy.retry.as_ref()));
@@ -97,16 +111,21 @@ async fn show(visit: Visit) -> PageResult {
         changes: changes_of(&visit, id).await,
         policy_words: rules.as_ref().map(policy_words),
         policy_source: policy.map_or("", |policy| source_words(policy.source)),
-        lab_query: policy.and_then(|policy| policy.retry.as_ref()).map(lab_query),
+        lab_query: policy
+            .and_then(|policy| policy.retry.as_ref())
+            .map(lab_query),
         max_attempts: max_attempts(&job, &why),
         payload: PayloadView::new(&job),
         result: result_text(&job),
         meta: meta_rows(&job),
         commands: commands(&job),
-        older: usize::try_from(job.attempt).unwrap_or(usize::MAX).saturating_sub(
-            attempts.len() + usize::from(job.state == JobState::Running),
+        older: usize::try_from(job.attempt)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(attempts.len() + usize::from(job.state == JobState::Running)),
+        is_active: matches!(
+            job.state,
+            JobState::Scheduled | JobState::Ready | JobState::Running
         ),
-        is_active: matches!(job.state, JobState::Scheduled | JobState::Ready | JobState::Running),
         group,
         scale,
         why,
@@ -182,7 +201,10 @@ impl JobTemplate {
     }
 
     fn unique_for(&self) -> Option<String> {
-        self.job.unique_for.as_ref().map(|text| format_duration(text.0))
+        self.job
+            .unique_for
+            .as_ref()
+            .map(|text| format_duration(text.0))
     }
 
     /// The list of the jobs with the same cause.
@@ -190,7 +212,10 @@ impl JobTemplate {
         let Some(group) = &self.group else {
             return String::new();
         };
-        format!("?fingerprint={}&state={state}", escaped(&group.fingerprint.to_string()))
+        format!(
+            "?fingerprint={}&state={state}",
+            escaped(&group.fingerprint.to_string())
+        )
     }
 
     fn dead_link(&self) -> String {
@@ -198,11 +223,6 @@ impl JobTemplate {
             return String::new();
         };
         super::dead::group_query(group)
-    }
-
-    /// A hint why the plan is not certain.
-    fn is_retry(&self) -> bool {
-        self.job.failures > 0
     }
 }
 
@@ -220,7 +240,10 @@ fn http_request(job: &Job) -> Option<String> {
     }
     let payload: Value = job.payload.as_ref()?.0.decode().ok()?;
     let url = payload.get("url")?.as_str()?;
-    let method = payload.get("method").and_then(Value::as_str).unwrap_or("POST");
+    let method = payload
+        .get("method")
+        .and_then(Value::as_str)
+        .unwrap_or("POST");
     let target = url.split_once("://").map_or(url, |(_, target)| target);
     let target = target.split(['?', '#']).next().unwrap_or(target);
     Some(format!("{method} {}", show::clipped(target, 80)))
@@ -262,7 +285,8 @@ pub(super) fn outcome_look(outcome: Outcome) -> Look {
 fn policy_in_force(why: &Why) -> Option<&PolicyInForce> {
     let plan = why.plan.as_ref().map(|plan| &plan.policy);
     let death = why.death.as_ref().map(|death| &death.policy);
-    plan.or(death).or(why.revive.as_ref().map(|revive| &revive.policy))
+    plan.or(death)
+        .or(why.revive.as_ref().map(|revive| &revive.policy))
 }
 
 fn rules_of(retry: Option<&Retry>) -> Option<RetryPolicy> {
@@ -384,7 +408,8 @@ fn meta_rows(job: &Job) -> Vec<(String, String)> {
         other => other.to_string(),
     };
     let rows = job.meta.iter().take(32);
-    rows.map(|(name, value)| (show::visible(name), show::clipped(&text(value), 300))).collect()
+    rows.map(|(name, value)| (show::visible(name), show::clipped(&text(value), 300)))
+        .collect()
 }
 
 /// Commands for the same job.
@@ -405,7 +430,9 @@ fn commands(job: &Job) -> Vec<String> {
         JobState::Succeeded => {}
     }
     if job.state == JobState::Scheduled {
-        commands.push(format!("curl -X POST localhost:8080/api/v1/jobs/{id}/run-now"));
+        commands.push(format!(
+            "curl -X POST localhost:8080/api/v1/jobs/{id}/run-now"
+        ));
     }
     commands.push(change::curl_of(job));
     commands
@@ -413,5 +440,8 @@ fn commands(job: &Job) -> Vec<String> {
 
 /// A piece of text with a number in bold.
 fn strong(text: &str) -> Markup {
-    Markup(format!("<strong class=\"mid\">{}</strong>", crate::markup::escaped(text)))
+    Markup(format!(
+        "<strong class=\"mid\">{}</strong>",
+        crate::markup::escaped(text)
+    ))
 }

@@ -36,14 +36,18 @@ impl BulkView {
             filter: filter_rows(&bulk.filter),
             fields: has_fields.then(|| super::super::job::pretty(&fields.to_string())),
             bar: shares(
-                &format!("{} done, {} skipped of {}", bulk.done, bulk.skipped, bulk.matched),
+                &format!(
+                    "{} done, {} skipped of {}",
+                    bulk.done, bulk.skipped, bulk.matched
+                ),
                 bulk.matched,
                 &[(bulk.done, "running"), (bulk.skipped, "cancelled")],
             ),
             waiting: match bulk.state {
-                ActionState::Running => {
-                    waiting_words(bulk.waiting_for, bulk.waiting_queue.as_ref().map(|queue| queue.as_str()))
-                }
+                ActionState::Running => waiting_words(
+                    bulk.waiting_for,
+                    bulk.waiting_queue.as_ref().map(|queue| queue.as_str()),
+                ),
                 _ => None,
             },
             skipped: bulk

@@ -68,7 +68,10 @@ impl ReplayView {
             what: filter_words(&replay.filter),
             by: show::visible(&replay.created_by),
             is_patched: replay.payload_patch.is_some(),
-            patch: replay.payload_patch.as_ref().map(|patch| super::super::job::pretty(patch.0.as_str())),
+            patch: replay
+                .payload_patch
+                .as_ref()
+                .map(|patch| super::super::job::pretty(patch.0.as_str())),
             filter: filter_rows(&replay.filter),
             reason: show::visible(&replay.reason),
             canary_started: replay.revived > 0,
@@ -83,11 +86,18 @@ impl ReplayView {
                 false => "passed".to_owned(),
             },
             rate_text: match is_running && !in_canary && replay.to_do > 0 {
-                true => format!("{} of {} · {time_left} left", count(replay.revived), count(replay.matched)),
+                true => format!(
+                    "{} of {} · {time_left} left",
+                    count(replay.revived),
+                    count(replay.matched)
+                ),
                 false => format!("{} of {}", count(replay.revived), count(replay.matched)),
             },
             rate_bar: shares(
-                &format!("{} recovered, {} failed again of {}", replay.recovered, replay.failed_again, replay.matched),
+                &format!(
+                    "{} recovered, {} failed again of {}",
+                    replay.recovered, replay.failed_again, replay.matched
+                ),
                 replay.matched,
                 &outcomes,
             ),
@@ -107,9 +117,10 @@ impl ReplayView {
             ),
             stopped: replay.stop_reason.map(|reason| stop_words(reason, &replay)),
             waiting: match replay.state {
-                ActionState::Running => {
-                    waiting_words(replay.waiting_for, replay.waiting_queue.as_ref().map(|queue| queue.as_str()))
-                }
+                ActionState::Running => waiting_words(
+                    replay.waiting_for,
+                    replay.waiting_queue.as_ref().map(|queue| queue.as_str()),
+                ),
                 _ => None,
             },
             left: count(replay.to_do),
@@ -157,7 +168,10 @@ impl ReplayView {
 fn canary_note(replay: &Replay) -> String {
     match (replay.revived, replay.pending) {
         (0, _) => "not started".to_owned(),
-        (_, 0) => format!("{} recovered, {} failed again", replay.recovered, replay.failed_again),
+        (_, 0) => format!(
+            "{} recovered, {} failed again",
+            replay.recovered, replay.failed_again
+        ),
         (_, pending) => format!("{pending} without an outcome yet"),
     }
 }
@@ -185,8 +199,12 @@ fn stop_words(reason: StopReason, replay: &Replay) -> String {
     };
     let why = match reason {
         StopReason::FailedShare => format!("more than {bound} failed again"),
-        StopReason::SameFingerprint => "jobs failed again with the cause that they had died of".to_owned(),
-        StopReason::CanaryTimeout => "too many jobs of the canary had no outcome in time".to_owned(),
+        StopReason::SameFingerprint => {
+            "jobs failed again with the cause that they had died of".to_owned()
+        }
+        StopReason::CanaryTimeout => {
+            "too many jobs of the canary had no outcome in time".to_owned()
+        }
     };
     let left = match replay.to_do {
         0 => "No job is left.".to_owned(),

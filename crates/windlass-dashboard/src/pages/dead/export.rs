@@ -33,7 +33,10 @@ pub(super) async fn export(visit: Visit) -> PageResult {
     });
     let mut response = Response::new(Body::from_stream(lines));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/x-ndjson"),
+    );
     let name = HeaderValue::from_static("attachment; filename=\"dead-letters.ndjson\"");
     headers.insert(CONTENT_DISPOSITION, name);
     Ok(visit.finish(response))
@@ -45,5 +48,7 @@ async fn read(
     cursor: Option<&str>,
 ) -> Result<Page<Value>, crate::failure::Failure> {
     let query = query.with("cursor", cursor.unwrap_or_default());
-    visit.get(&format!("/api/v1/dead-letters{}", query.query())).await
+    visit
+        .get(&format!("/api/v1/dead-letters{}", query.query()))
+        .await
 }

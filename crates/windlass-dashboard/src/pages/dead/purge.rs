@@ -42,10 +42,14 @@ async fn render(
     let preview: ActionPreview = {
         let mut body = request(&filters, "dry run");
         body.insert("dry_run".to_owned(), true.into());
-        visit.send(Method::POST, "/api/v1/bulk-actions", &body).await?
+        visit
+            .send(Method::POST, "/api/v1/bulk-actions", &body)
+            .await?
     };
     let frame = Frame::new(visit, "Purge dead jobs", Section::Dead).await?;
-    let shown = filters.pairs().map(|(name, value)| (name.replace('_', " "), show::visible(value)));
+    let shown = filters
+        .pairs()
+        .map(|(name, value)| (name.replace('_', " "), show::visible(value)));
     let status = failure.as_ref().map(|failure| failure.status);
     let page = PurgeTemplate {
         count: show::grouped(preview.matched),
@@ -56,8 +60,14 @@ async fn render(
         failure,
         typed_reason: reason.to_owned(),
         commands: vec![
-            format!("windlass jobs export --state dead{} --output dead.ndjson", flags(query)),
-            format!("windlass bulk start --action delete --state dead{} --reason '…' --dry-run", flags(query)),
+            format!(
+                "windlass jobs export --state dead{} --output dead.ndjson",
+                flags(query)
+            ),
+            format!(
+                "windlass bulk start --action delete --state dead{} --reason '…' --dry-run",
+                flags(query)
+            ),
         ],
         frame,
     };
@@ -96,8 +106,14 @@ pub(super) async fn purge(submit: Submit) -> PageResult {
         let failure = Failure::invalid(format!("type {} to confirm", word(&filters)));
         return render(&submit.visit, submit.visit.query(), Some(failure), reason).await;
     }
-    let created: Result<BulkAction, Failure> =
-        submit.visit.send(Method::POST, "/api/v1/bulk-actions", &request(&filters, reason)).await;
+    let created: Result<BulkAction, Failure> = submit
+        .visit
+        .send(
+            Method::POST,
+            "/api/v1/bulk-actions",
+            &request(&filters, reason),
+        )
+        .await;
     match created {
         Ok(action) => {
             let path = format!("/actions/bulk/{}", action.id);

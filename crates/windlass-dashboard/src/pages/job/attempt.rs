@@ -18,7 +18,6 @@ pub(super) struct AttemptView {
     pub(super) number: u32,
     pub(super) look: Look,
     pub(super) started_at: Timestamp,
-    pub(super) finished_at: Timestamp,
     pub(super) worker: Option<String>,
     pub(super) ran: String,
     /// The message of the error, then its causes.
@@ -44,7 +43,6 @@ pub(super) struct RequestView {
     pub(super) body: Option<String>,
     pub(super) body_bytes: Option<u64>,
     pub(super) body_cut: bool,
-    pub(super) retry_after: Option<String>,
 }
 
 /// A phase of a request, as a bar of a waterfall.
@@ -65,40 +63,48 @@ impl AttemptView {
         });
         let numbers = |keep: fn(u32, u32) -> bool| {
             let own = attempt.attempt;
-            all.iter().map(|other| other.attempt).filter(move |other| keep(*other, own))
+            all.iter()
+                .map(|other| other.attempt)
+                .filter(move |other| keep(*other, own))
         };
         let request = attempt.http.as_ref().map(RequestView::new);
         AttemptView {
             number: attempt.attempt,
             look: outcome_look(attempt.outcome),
             started_at: attempt.started_at,
-            finished_at: attempt.finished_at,
-            worker: attempt.worker.as_ref().map(|worker| show::visible(worker.as_str())),
+            worker: attempt
+                .worker
+                .as_ref()
+                .map(|worker| show::visible(worker.as_str())),
             ran: show::duration(attempt.finished_at.since(attempt.started_at)),
             chain: chain.unwrap_or_default(),
             error_withheld: attempt.error_withheld,
             note: note(attempt.outcome, job),
             request,
             log: log_lines(attempt.log.as_ref()),
-            progress: attempt.progress.as_ref().map(|value| pretty(&value.to_string())),
+            progress: attempt
+                .progress
+                .as_ref()
+                .map(|value| pretty(&value.to_string())),
             previous: numbers(|other, own| other < own).max(),
             next: numbers(|other, own| other > own).min(),
         }
-    }
-
-    /// The times of the attempt with tenths of seconds.
-    pub(super) fn status(&self) -> Option<u16> {
-        self.request.as_ref().and_then(|request| request.status)
     }
 }
 
 fn note(outcome: Outcome, job: &Job) -> Option<&'static str> {
     match outcome {
         Outcome::Succeeded => Some("The attempt succeeded."),
-        Outcome::TimedOut => Some("The attempt ran longer than its timeout, so the worker stopped it."),
-        Outcome::Lost => Some("The lease ended without a report. The worker died, hung or lost its connection."),
+        Outcome::TimedOut => {
+            Some("The attempt ran longer than its timeout, so the worker stopped it.")
+        }
+        Outcome::Lost => {
+            Some("The lease ended without a report. The worker died, hung or lost its connection.")
+        }
         Outcome::Snoozed => Some("The handler asked to run again later. This is not a failure."),
-        Outcome::Released => Some("The worker gave the job back, for example because it stopped. This is not a failure."),
+        Outcome::Released => Some(
+            "The worker gave the job back, for example because it stopped. This is not a failure.",
+        ),
         Outcome::Cancelled => Some("The handler stopped because someone cancelled the job."),
         Outcome::Failed if job.error_withheld => Some("The error needs the scope read-payload."),
         Outcome::Failed => None,
@@ -128,22 +134,29 @@ impl RequestView {
             .flatten()
             .take(HEADERS_SHOWN)
             .map(|(name, value)| {
-                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let value = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
                 (show::visible(name), show::visible(&value))
             })
             .collect();
-        let retry_after = headers.iter().find(|(name, _)| name == "retry-after");
         RequestView {
             status,
             status_words: status.map_or("no answer", status_words),
             is_error: status.is_none_or(|status| !(200..300).contains(&status)),
             version: text("version"),
             phases: phases(http.get("timings_ms")),
-            retry_after: retry_after.map(|(_, value)| value.clone()),
             headers,
-            body: http.get("body").and_then(Value::as_str).filter(|body| !body.is_empty()).map(pretty),
+            body: http
+                .get("body")
+                .and_then(Value::as_str)
+                .filter(|body| !body.is_empty())
+                .map(pretty),
             body_bytes: http.get("body_bytes").and_then(Value::as_u64),
-            body_cut: http.get("body_cut").and_then(Value::as_bool).unwrap_or_default(),
+            body_cut: http
+                .get("body_cut")
+                .and_then(Value::as_bool)
+                .unwrap_or_default(),
         }
     }
 }
@@ -153,18 +166,35 @@ fn phases(timings: Option<&Value>) -> Vec<PhaseView> {
     let Some(timings) = timings else {
         return Vec::new();
     };
-    let millis = |name: &str| timings.get(name).and_then(Value::as_f64).unwrap_or(0.0).max(0.0);
+    let millis = |name: &str| {
+        timings
+            .get(name)
+            .and_then(Value::as_f64)
+            .unwrap_or(0.0)
+            .max(0.0)
+    };
     let (resolve, connect, tls) = (millis("resolve"), millis("connect"), millis("tls"));
     let total = millis("total");
     let connected = resolve + connect + tls;
     let has_answer = timings.get("first_byte").is_some();
-    let first_byte = if has_answer { millis("first_byte") } else { total };
+    let first_byte = if has_answer {
+        millis("first_byte")
+    } else {
+        total
+    };
     let durations = [
         ("Resolve", resolve),
         ("Connect", connect),
         ("TLS", tls),
         ("Waiting", (first_byte - connected).max(0.0)),
-        ("Answer", if has_answer { (total - first_byte).max(0.0) } else { 0.0 }),
+        (
+            "Answer",
+            if has_answer {
+                (total - first_byte).max(0.0)
+            } else {
+                0.0
+            },
+        ),
     ];
     let sum: f64 = durations.iter().map(|(_, took)| took).sum();
     if sum <= 0.0 {
@@ -201,7 +231,9 @@ fn phase_text(millis: f64) -> String {
 /// The usual reason phrase of a status.
 fn status_words(status: u16) -> &'static str {
     let status = axum::http::StatusCode::from_u16(status).ok();
-    status.and_then(|status| status.canonical_reason()).unwrap_or("")
+    status
+        .and_then(|status| status.canonical_reason())
+        .unwrap_or("")
 }
 
 #[cfg(test)]
@@ -217,7 +249,11 @@ mod tests {
         assert_eq!(names, ["Resolve", "Connect", "TLS", "Waiting", "Answer"]);
         let end = phases.last().map(|phase| phase.from + phase.width).unwrap();
         assert!((end - 100.0).abs() < 1e-9);
-        let longest: Vec<&str> = phases.iter().filter(|one| one.longest).map(|one| one.name).collect();
+        let longest: Vec<&str> = phases
+            .iter()
+            .filter(|one| one.longest)
+            .map(|one| one.name)
+            .collect();
         assert_eq!(longest, ["Waiting"]);
         assert_eq!(phases[3].text, "1,993\u{a0}ms");
     }
@@ -232,9 +268,14 @@ mod tests {
 
     #[test]
     fn an_answer_keeps_hostile_text_visible() {
-        let request = RequestView::new(&json!({"status": 503, "body": "a\u{202e}b", "headers": {"retry-after": "180"}}));
+        let request = RequestView::new(
+            &json!({"status": 503, "body": "a\u{202e}b", "headers": {"retry-after": "180"}}),
+        );
         assert_eq!(request.body.as_deref(), Some("a‹U+202E›b"));
-        assert_eq!(request.retry_after.as_deref(), Some("180"));
+        assert_eq!(
+            request.headers,
+            [("retry-after".to_owned(), "180".to_owned())]
+        );
         assert_eq!(request.status_words, "Service Unavailable");
     }
 }

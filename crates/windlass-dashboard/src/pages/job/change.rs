@@ -23,7 +23,13 @@ pub(super) async fn run_now(submit: Submit) -> PageResult {
 }
 
 pub(super) async fn cancel(submit: Submit) -> PageResult {
-    act(&submit, "cancel", json!({}), "Cancelled. A running attempt is asked to stop.").await
+    act(
+        &submit,
+        "cancel",
+        json!({}),
+        "Cancelled. A running attempt is asked to stop.",
+    )
+    .await
 }
 
 pub(super) async fn resolve(submit: Submit) -> PageResult {
@@ -33,11 +39,20 @@ pub(super) async fn resolve(submit: Submit) -> PageResult {
 pub(super) async fn revive(submit: Submit) -> PageResult {
     let mut body = Map::new();
     let keep = submit.fields.get("failures") == Some("keep");
-    body.insert("failures".to_owned(), if keep { "keep" } else { "reset" }.into());
+    body.insert(
+        "failures".to_owned(),
+        if keep { "keep" } else { "reset" }.into(),
+    );
     if submit.fields.get("force").is_some() {
         body.insert("force".to_owned(), true.into());
     }
-    act(&submit, "revive", Value::Object(body), "Revived. The next attempt is due now.").await
+    act(
+        &submit,
+        "revive",
+        Value::Object(body),
+        "Revived. The next attempt is due now.",
+    )
+    .await
 }
 
 pub(super) async fn delete(submit: Submit) -> PageResult {
@@ -48,14 +63,21 @@ pub(super) async fn delete(submit: Submit) -> PageResult {
         return Err(Failure::invalid(format!("type {end} to delete the job")));
     }
     let path = format!("/api/v1/jobs/{id}");
-    submit.visit.call(Method::DELETE, &path, Bytes::new(), None).await?;
-    Ok(submit.visit.done("/jobs", "Deleted the job with its history."))
+    submit
+        .visit
+        .call(Method::DELETE, &path, Bytes::new(), None)
+        .await?;
+    Ok(submit
+        .visit
+        .done("/jobs", "Deleted the job with its history."))
 }
 
 /// The last characters of an id, which tell it from others.
 pub(in super::super) fn id_end(id: &JobId) -> String {
     let id = id.to_string();
-    id.get(id.len().saturating_sub(6)..).unwrap_or_default().to_owned()
+    id.get(id.len().saturating_sub(6)..)
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Calls a route of the job and returns to its page.
@@ -92,13 +114,28 @@ pub(super) async fn edit(submit: Submit) -> PageResult {
     let done = match edit_body(&job, &submit.fields) {
         Ok(body) => {
             let path = format!("/api/v1/jobs/{}", job.id);
-            submit.visit.call(Method::PATCH, &path, body.into(), None).await.map(|_| ())
+            submit
+                .visit
+                .call(Method::PATCH, &path, body.into(), None)
+                .await
+                .map(|_| ())
         }
         Err(failure) => Err(failure),
     };
     match done {
-        Ok(()) => Ok(submit.visit.done(&format!("/jobs/{}", job.id), "Changed the job.")),
-        Err(failure) => form(&submit.visit, &job, submit.fields, Purpose::Edit, Some(failure)).await,
+        Ok(()) => Ok(submit
+            .visit
+            .done(&format!("/jobs/{}", job.id), "Changed the job.")),
+        Err(failure) => {
+            form(
+                &submit.visit,
+                &job,
+                submit.fields,
+                Purpose::Edit,
+                Some(failure),
+            )
+            .await
+        }
     }
 }
 
@@ -109,13 +146,26 @@ pub(super) async fn clone(submit: Submit) -> PageResult {
         Err(failure) => Err(failure),
     };
     match created {
-        Ok(id) => Ok(submit.visit.done(&format!("/jobs/{id}"), "Created a copy of the job.")),
-        Err(failure) => form(&submit.visit, &job, submit.fields, Purpose::Clone, Some(failure)).await,
+        Ok(id) => Ok(submit
+            .visit
+            .done(&format!("/jobs/{id}"), "Created a copy of the job.")),
+        Err(failure) => {
+            form(
+                &submit.visit,
+                &job,
+                submit.fields,
+                Purpose::Clone,
+                Some(failure),
+            )
+            .await
+        }
     }
 }
 
 async fn create(visit: &Visit, body: String) -> Result<JobId, Failure> {
-    let answer = visit.call(Method::POST, "/api/v1/jobs", body.into(), None).await?;
+    let answer = visit
+        .call(Method::POST, "/api/v1/jobs", body.into(), None)
+        .await?;
     let created: Result<CreatedJob, _> = serde_json::from_slice(&answer.body);
     let created = created.map_err(|error| Failure::unreadable(&error))?;
     Ok(created.job.id)
@@ -185,7 +235,10 @@ fn payload_hidden(job: &Job) -> Option<String> {
     if job.payload_withheld {
         return Some("The payload needs the scope read-payload. It stays as it is.".to_owned());
     }
-    let bytes = job.payload.as_ref().map_or(0, |payload| payload.0.as_str().len());
+    let bytes = job
+        .payload
+        .as_ref()
+        .map_or(0, |payload| payload.0.as_str().len());
     (bytes > EDITED_BYTES_MAX).then(|| {
         let size = show::grouped(bytes as u64);
         format!("The payload has {size} bytes, too many to edit here. It stays as it is.")
@@ -193,9 +246,17 @@ fn payload_hidden(job: &Job) -> Option<String> {
 }
 
 fn fields_of(job: &Job, purpose: Purpose) -> Fields {
-    let payload = job.payload.as_ref().filter(|_| payload_hidden(job).is_none());
+    let payload = job
+        .payload
+        .as_ref()
+        .filter(|_| payload_hidden(job).is_none());
     let mut fields = vec![
-        ("payload".to_owned(), payload.map(|payload| pretty(payload.0.as_str())).unwrap_or_default()),
+        (
+            "payload".to_owned(),
+            payload
+                .map(|payload| pretty(payload.0.as_str()))
+                .unwrap_or_default(),
+        ),
         ("priority".to_owned(), job.priority.to_string()),
         ("queue".to_owned(), job.queue.as_str().to_owned()),
     ];
@@ -211,7 +272,8 @@ fn payload_json(fields: &Fields) -> Result<Option<Box<serde_json::value::RawValu
         return Ok(None);
     };
     let raw = serde_json::from_str(text.trim());
-    raw.map(Some).map_err(|error| Failure::invalid(format!("payload: must be JSON: {error}")))
+    raw.map(Some)
+        .map_err(|error| Failure::invalid(format!("payload: must be JSON: {error}")))
 }
 
 fn priority(fields: &Fields) -> Result<Option<i16>, Failure> {
@@ -244,7 +306,10 @@ fn edit_body(job: &Job, fields: &Fields) -> Result<String, Failure> {
     if let Some(priority) = priority(fields)?.filter(|priority| *priority != job.priority) {
         parts.push(format!(r#""priority":{priority}"#));
     }
-    if let Some(queue) = fields.get("queue").filter(|queue| *queue != job.queue.as_str()) {
+    if let Some(queue) = fields
+        .get("queue")
+        .filter(|queue| *queue != job.queue.as_str())
+    {
         parts.push(format!(r#""queue":{}"#, json!(queue)));
     }
     if let Some(delay) = delay(fields)? {
@@ -264,7 +329,9 @@ fn clone_body(job: &Job, fields: &Fields) -> Result<String, Failure> {
         None => job.payload.as_ref().map(|payload| payload.0.as_str()),
     };
     if payload.is_none() && job.payload_withheld {
-        return Err(Failure::invalid("payload: type one, because you may not read that of the job"));
+        return Err(Failure::invalid(
+            "payload: type one, because you may not read that of the job",
+        ));
     }
     let mut options = options_of(job);
     if let Some(priority) = priority(fields)? {
@@ -284,8 +351,17 @@ fn options_of(job: &Job) -> Map<String, Value> {
     let all = serde_json::to_value(job).unwrap_or_default();
     let mut options = Map::new();
     for name in [
-        "kind", "queue", "priority", "delivery", "max_attempts", "retry", "timeout", "tags", "meta",
-        "concurrency_key", "limit",
+        "kind",
+        "queue",
+        "priority",
+        "delivery",
+        "max_attempts",
+        "retry",
+        "timeout",
+        "tags",
+        "meta",
+        "concurrency_key",
+        "limit",
     ] {
         let value = all.get(name).cloned().unwrap_or_default();
         let is_default = match &value {
@@ -294,7 +370,10 @@ fn options_of(job: &Job) -> Map<String, Value> {
             Value::Object(fields) => fields.is_empty(),
             Value::Number(number) => name == "priority" && number.as_i64() == Some(0),
             Value::String(text) => {
-                matches!((name, text.as_str()), ("delivery", "at_least_once") | ("timeout", "1h"))
+                matches!(
+                    (name, text.as_str()),
+                    ("delivery", "at_least_once") | ("timeout", "1h")
+                )
             }
             Value::Bool(_) => false,
         };

@@ -95,8 +95,15 @@ impl Facts<'_> {
         let plan = self.planned();
         let shown = plan.get(..PLANNED_SHOWN).unwrap_or(&plan);
         let timeline = layout(&self.ran(), shown, self.policy, self.now, scale);
-        let rows = timeline.lanes.iter().map(|lane| self.row(lane, &timeline)).collect();
-        TimelineView { rows, axis: self.axis(&timeline) }
+        let rows = timeline
+            .lanes
+            .iter()
+            .map(|lane| self.row(lane, &timeline))
+            .collect();
+        TimelineView {
+            rows,
+            axis: self.axis(&timeline),
+        }
     }
 
     fn row(&self, lane: &Lane, timeline: &Timeline) -> RowView {
@@ -159,7 +166,12 @@ impl Facts<'_> {
                 }
             };
             let lane = lane_svg(lane, &timeline, None, None, &label);
-            PlanRow { attempt: planned.attempt, label, lane, delay }
+            PlanRow {
+                attempt: planned.attempt,
+                label,
+                lane,
+                delay,
+            }
         });
         Some(PlanView {
             rows: rows.collect(),
@@ -173,7 +185,10 @@ impl Facts<'_> {
         let last = timeline.ticks.len().saturating_sub(1);
         for (index, tick) in timeline.ticks.iter().enumerate() {
             // The label of now has the space around it for itself.
-            if timeline.now.is_some_and(|now| (tick.position - now).abs() < 9.0) {
+            if timeline
+                .now
+                .is_some_and(|now| (tick.position - now).abs() < 9.0)
+            {
                 continue;
             }
             let anchor = match tick.position {
@@ -181,7 +196,11 @@ impl Facts<'_> {
                 position if position > 96.0 => "end",
                 _ => "middle",
             };
-            let hidden = if index % 2 == 1 && index != last { r#" class="hide-sm""# } else { "" };
+            let hidden = if index % 2 == 1 && index != last {
+                r#" class="hide-sm""#
+            } else {
+                ""
+            };
             let label = escaped(&self.label(tick, timeline));
             let position = tick.position;
             let _ = write!(
@@ -191,7 +210,13 @@ impl Facts<'_> {
         }
         if let Some(now) = timeline.now {
             let label = escaped(&clock(self.zone, self.now, true));
-            let anchor = if now < 10.0 { "start" } else if now > 90.0 { "end" } else { "middle" };
+            let anchor = if now < 10.0 {
+                "start"
+            } else if now > 90.0 {
+                "end"
+            } else {
+                "middle"
+            };
             let _ = write!(
                 svg,
                 r#"<text class="t-now" x="{now:.2}%" y="14" text-anchor="{anchor}">now {label}</text>"#
@@ -230,7 +255,11 @@ fn ran(attempt: &Attempt) -> Ran {
 }
 
 fn outcome_label(attempt: &Attempt, look: Look) -> String {
-    let status = attempt.http.as_ref().and_then(|http| http.get("status")).and_then(Value::as_u64);
+    let status = attempt
+        .http
+        .as_ref()
+        .and_then(|http| http.get("status"))
+        .and_then(Value::as_u64);
     match status {
         Some(status) if attempt.outcome == Outcome::Failed => format!("{} {status}", look.word),
         _ => look.word.to_owned(),
@@ -239,8 +268,17 @@ fn outcome_label(attempt: &Attempt, look: Look) -> String {
 
 /// What the target asked for, if it asked for a wait.
 fn retry_after(attempt: &Attempt) -> Option<String> {
-    let header = attempt.http.as_ref()?.get("headers")?.get("retry-after")?.as_str()?;
-    let unit = if header.bytes().all(|byte| byte.is_ascii_digit()) { "\u{a0}s" } else { "" };
+    let header = attempt
+        .http
+        .as_ref()?
+        .get("headers")?
+        .get("retry-after")?
+        .as_str()?;
+    let unit = if header.bytes().all(|byte| byte.is_ascii_digit()) {
+        "\u{a0}s"
+    } else {
+        ""
+    };
     Some(format!("Retry-After: {}{unit}", show::clipped(header, 40)))
 }
 
@@ -257,7 +295,10 @@ fn lane_svg(
     let _ = write!(svg, "<title>{}</title>", escaped(&title));
     for tick in &timeline.ticks {
         let x = tick.position;
-        let _ = write!(svg, r#"<line class="grid" x1="{x:.2}%" x2="{x:.2}%" y1="0" y2="100%"/>"#);
+        let _ = write!(
+            svg,
+            r#"<line class="grid" x1="{x:.2}%" x2="{x:.2}%" y1="0" y2="100%"/>"#
+        );
     }
     if let Some(band) = lane.band {
         let (x, width) = (band.from, band.width().max(0.2));
@@ -267,7 +308,11 @@ fn lane_svg(
         );
     }
     if let Some(wait) = lane.wait {
-        let class = if lane.planned.is_some() { "wait-plan" } else { "wait" };
+        let class = if lane.planned.is_some() {
+            "wait-plan"
+        } else {
+            "wait"
+        };
         let (from, to) = (wait.from, wait.to);
         let _ = write!(
             svg,
@@ -283,7 +328,11 @@ fn lane_svg(
         );
         if let Some(note) = note {
             let note = escaped(note);
-            let _ = write!(svg, r#"<text class="t-ink" x="{:.2}%" dx="8" y="21">{note}</text>"#, run.to);
+            let _ = write!(
+                svg,
+                r#"<text class="t-ink" x="{:.2}%" dx="8" y="21">{note}</text>"#,
+                run.to
+            );
         }
     }
     if let Some(planned) = lane.planned {
@@ -293,7 +342,10 @@ fn lane_svg(
         );
     }
     if let Some(now) = timeline.now {
-        let _ = write!(svg, r#"<line class="now" x1="{now:.2}%" x2="{now:.2}%" y1="0" y2="100%"/>"#);
+        let _ = write!(
+            svg,
+            r#"<line class="now" x1="{now:.2}%" x2="{now:.2}%" y1="0" y2="100%"/>"#
+        );
     }
     svg.push_str("</svg>");
     Markup(svg)

@@ -64,14 +64,19 @@ fn rest(why: &Why, zone: &Zone, now: Timestamp) -> String {
 }
 
 fn range(last: &PlannedAttempt, zone: &Zone, now: Timestamp) -> (String, String) {
-    (zone.short(last.earliest_at, now), zone.short(last.latest_at, now))
+    (
+        zone.short(last.earliest_at, now),
+        zone.short(last.latest_at, now),
+    )
 }
 
 fn waiting(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
     let attempt = job.attempt + 1;
     let limit = why.plan.as_ref().map(|plan| plan.max_attempts);
     let number = match limit {
-        Some(limit) if job.failures > 0 => format!("attempt {attempt}, {} of {limit} failed", job.failures),
+        Some(limit) if job.failures > 0 => {
+            format!("attempt {attempt}, {} of {limit} failed", job.failures)
+        }
         _ => format!("attempt {attempt}"),
     };
     let due = job.run_at.unwrap_or(now);
@@ -98,7 +103,10 @@ fn waiting(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
 
 fn running(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
     let since = job.started_at.unwrap_or(now);
-    let worker = job.worker.as_ref().map_or("a worker", |worker| worker.as_str());
+    let worker = job
+        .worker
+        .as_ref()
+        .map_or("a worker", |worker| worker.as_str());
     let next = why.plan.as_ref().and_then(|plan| plan.attempts.first());
     let follows = match next {
         Some(_) => "If it fails, the policy retries it.",
@@ -109,12 +117,19 @@ fn running(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
         sentence = format!("{}. {sentence}", failures(job));
     }
     if let Some(until) = job.lease_until {
-        sentence.push_str(&format!(" The lease ends at {}.", escaped(&zone.short(until, now))));
+        sentence.push_str(&format!(
+            " The lease ends at {}.",
+            escaped(&zone.short(until, now))
+        ));
     }
     Next {
         until: None,
         figure: show::duration(now.since(since)),
-        note: format!("attempt {} runs, since {}", job.attempt, zone.short(since, now)),
+        note: format!(
+            "attempt {} runs, since {}",
+            job.attempt,
+            zone.short(since, now)
+        ),
         sentence: Markup(sentence),
     }
 }
@@ -143,16 +158,27 @@ fn dead(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
         None => String::new(),
     };
     if let Some(error) = &job.last_error {
-        sentence.push_str(&format!(" The last error is {}.", strong(&show::clipped(error, 160))));
+        sentence.push_str(&format!(
+            " The last error is {}.",
+            strong(&show::clipped(error, 160))
+        ));
     }
     match &why.revive {
         Some(revive) if revive.allowed => sentence.push_str(&format!(
             " Reviving it gives it {} {}.",
             revive.attempts_left,
-            if revive.attempts_left == 1 { "attempt" } else { "attempts" }
+            if revive.attempts_left == 1 {
+                "attempt"
+            } else {
+                "attempts"
+            }
         )),
         Some(revive) => {
-            let why: Vec<&str> = revive.refusals.iter().map(|one| one.text.as_str()).collect();
+            let why: Vec<&str> = revive
+                .refusals
+                .iter()
+                .map(|one| one.text.as_str())
+                .collect();
             let why = escaped(&show::visible(&why.join("; ")));
             sentence.push_str(&format!(" It cannot be revived as it is: {why}."));
         }
@@ -161,7 +187,11 @@ fn dead(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
     Next {
         until: None,
         figure: reason.to_owned(),
-        note: format!("died {}, at {}", show::relative(at, now), zone.short(at, now)),
+        note: format!(
+            "died {}, at {}",
+            show::relative(at, now),
+            zone.short(at, now)
+        ),
         sentence: Markup(sentence),
     }
 }
@@ -172,6 +202,8 @@ fn cancelled(job: &Job, zone: &Zone, now: Timestamp) -> Next {
         until: None,
         figure: show::relative(at, now),
         note: format!("cancelled at {}", zone.short(at, now)),
-        sentence: Markup("An operator cancelled it. It does not run again unless someone revives it.".to_owned()),
+        sentence: Markup(
+            "An operator cancelled it. It does not run again unless someone revives it.".to_owned(),
+        ),
     }
 }
