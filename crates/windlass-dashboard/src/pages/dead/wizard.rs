@@ -26,7 +26,8 @@ use crate::visit::{Submit, Visit};
 
 /// A cause that was seen within this time is still there.
 const STILL_SEEN: Duration = Duration::from_secs(300);
-/// The fields of the plan, besides the filter.
+/// The fields of the plan, besides the filter. `why` is the reason of the person; `reason` would be
+/// a filter.
 const PLAN_FIELDS: [&str; 8] = [
     "patch",
     "canary",
@@ -35,7 +36,7 @@ const PLAN_FIELDS: [&str; 8] = [
     "failed_percent",
     "failures",
     "force",
-    "reason",
+    "why",
 ];
 
 /// A step of the wizard.
@@ -240,7 +241,7 @@ async fn render(
         failed_percent: text_or(fields, "failed_percent", "20"),
         keeps_failures: fields.get("failures") == Some("keep"),
         force: fields.get("force").is_some(),
-        reason: text("reason"),
+        reason: text("why"),
         chart: plan_chart(matched, &rules),
         takes: takes(matched, &rules),
         earlier: earlier(visit, &filters).await?,
@@ -346,7 +347,7 @@ fn request(fields: &Fields, dry_run: Option<&str>) -> Result<Value, Failure> {
         "filter".to_owned(),
         Value::Object(filter_json(&filters_of(fields))),
     );
-    let reason = dry_run.or(fields.get("reason")).unwrap_or_default();
+    let reason = dry_run.or(fields.get("why")).unwrap_or_default();
     body.insert("reason".to_owned(), reason.into());
     if dry_run.is_some() {
         body.insert("dry_run".to_owned(), true.into());
@@ -524,7 +525,7 @@ fn command(fields: &Fields) -> String {
     if fields.get("force").is_some() {
         command.push_str(" --force");
     }
-    let reason = fields.get("reason").unwrap_or("…");
+    let reason = fields.get("why").unwrap_or("…");
     command.push_str(&format!(" --reason {}", quoted(reason)));
     command
 }
@@ -536,7 +537,7 @@ mod tests {
     #[test]
     fn every_field_of_the_plan_reaches_the_request() {
         let fields = Fields::parse(
-            "queue=mail&fingerprint=26f30b1c9d2e4a57&canary=5&canary_timeout=2m&rate=7&failed_percent=12.5&failures=keep&force=true&patch=%7B%22a%22%3A1%7D&reason=up+again&step=review",
+            "queue=mail&fingerprint=26f30b1c9d2e4a57&canary=5&canary_timeout=2m&rate=7&failed_percent=12.5&failures=keep&force=true&patch=%7B%22a%22%3A1%7D&why=up+again&step=review",
         );
         let expected = json!({
             "filter": {"queue": "mail", "fingerprint": "26f30b1c9d2e4a57"},
@@ -553,7 +554,7 @@ mod tests {
 
     #[test]
     fn what_was_not_chosen_is_left_to_the_server() {
-        let body = request(&Fields::parse("queue=mail&reason=r"), None).unwrap();
+        let body = request(&Fields::parse("queue=mail&why=r"), None).unwrap();
         assert_eq!(body, json!({"filter": {"queue": "mail"}, "reason": "r"}));
         for bad in ["canary=x", "rate=-1", "failed_percent=much", "patch=%7B"] {
             assert!(request(&Fields::parse(bad), None).is_err(), "{bad}");
@@ -597,7 +598,7 @@ mod tests {
 
     #[test]
     fn the_command_names_the_same_plan() {
-        let fields = Fields::parse("queue=mail&canary=5&rate=7&failed_percent=10&reason=it%27s+up");
+        let fields = Fields::parse("queue=mail&canary=5&rate=7&failed_percent=10&why=it%27s+up");
         assert_eq!(
             command(&fields),
             r"windlass replay start --queue mail --canary 5 --rate 7 --stop-share 0.1 --reason 'it'\''s up'"
