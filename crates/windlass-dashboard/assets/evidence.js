@@ -14,7 +14,7 @@ for (const form of document.querySelectorAll("form[data-preview]")) {
       }
       const target = document.getElementById(form.dataset.preview);
       try {
-        const answer = await fetch(`${form.dataset.previewUrl ?? form.getAttribute("action")}?${fields}`, { credentials: "same-origin" });
+        const answer = await fetch(`${form.dataset.previewUrl ?? form.getAttribute("action")}?${fields}`, { credentials: "same-origin", headers: { accept: "text/html" } });
         if (!answer.ok || own !== latest || !target) return;
         const next = parse(await answer.text()).getElementById(form.dataset.preview);
         if (next) patch(target, next);

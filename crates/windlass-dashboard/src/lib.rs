@@ -18,6 +18,7 @@ mod in_common;
 mod live;
 pub mod markup;
 mod pages;
+mod pretty;
 mod series;
 pub mod show;
 mod sign_in;

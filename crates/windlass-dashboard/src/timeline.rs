@@ -416,7 +416,10 @@ mod tests {
             let starts: Vec<f64> = timeline
                 .lanes
                 .iter()
-                .map(|lane| lane.run.map_or_else(|| lane.planned.unwrap(), |run| run.from))
+                .map(|lane| {
+                    lane.run
+                        .map_or_else(|| lane.planned.unwrap(), |run| run.from)
+                })
                 .collect();
             assert!(starts.is_sorted(), "{starts:?}");
             assert!(starts.iter().all(|start| (0.0..=100.0).contains(start)));

@@ -66,6 +66,11 @@ pub(super) fn group_query(group: &FailureGroup) -> String {
     )
 }
 
+/// Names a cause in the URL of the page that shows it open.
+fn open_key(group: &FailureGroup) -> String {
+    format!("{}/{}/{}", group.fingerprint, group.queue, group.kind)
+}
+
 /// A cause as a row of the page.
 struct CauseRow {
     group: FailureGroup,
@@ -110,7 +115,7 @@ async fn by_cause(visit: Visit) -> PageResult {
     let cursor = filters
         .get("cursor")
         .map(|cursor| format!("&cursor={}", escaped(cursor)));
-    let narrow: Fields = ["queue", "kind"]
+    let narrow: Fields = ["queue", "kind", "fingerprint"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), filters.get(name)?.to_owned())))
         .collect();
@@ -146,13 +151,8 @@ async fn by_cause(visit: Visit) -> PageResult {
             .filter_map(|cause| cause.group.hours.last())
             .sum(),
         next: groups.next_cursor.map(|cursor| {
-            visit
-                .with("", "")
-                .split('?')
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-                + &visit.query().with("cursor", &cursor).query()
+            let query = visit.query().with("cursor", &cursor).query();
+            format!("{}/dead{query}", visit.base())
         }),
         commands: vec![
             "windlass failures list".to_owned(),
@@ -177,15 +177,9 @@ async fn by_cause(visit: Visit) -> PageResult {
 }
 
 fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> CauseRow {
-    let open = visit.query().get("fingerprint") == Some(group.fingerprint.to_string().as_str())
-        && visit
-            .query()
-            .get("queue")
-            .is_none_or(|queue| queue == group.queue.as_str())
-        && visit
-            .query()
-            .get("kind")
-            .is_none_or(|kind| kind == group.kind.as_str());
+    let key = open_key(&group);
+    let open = visit.query().get("open") == Some(key.as_str())
+        || visit.query().get("fingerprint") == Some(group.fingerprint.to_string().as_str());
     let hours: Vec<u64> = group.hours.clone();
     let total: u64 = hours.iter().sum();
     let replay = replays.iter().find(|replay| {
@@ -218,10 +212,7 @@ fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> C
             &format!("{total} failures in the last 24 hours, by hour"),
         ),
         is_open: open,
-        open_link: match open {
-            true => visit.with("fingerprint", ""),
-            false => format!("{}/dead{}", visit.base(), group_query(&group)),
-        },
+        open_link: visit.with("open", if open { "" } else { &key }),
         query: group_query(&group),
         replay: replay.map(|replay| replay.id.to_string()),
         group,

@@ -10,7 +10,7 @@ use axum::Router;
 use serde_json::Value;
 use windlass_api::{
     Attempt, AuditPage, FailureGroup, Job, JobState, Page, PolicyFrom, PolicyInForce, Retry,
-    Schedule, Scope, Why,
+    Schedule, Scope, Why, WhyReason,
 };
 use windlass_core::retry::RetryPolicy;
 use windlass_core::{JobId, Outcome, Timestamp, format_duration};
@@ -185,6 +185,25 @@ impl JobTemplate {
     fn can_resolve(&self) -> bool {
         let lost = windlass_core::DeadReason::Lost;
         self.job.dead_reason == Some(lost)
+    }
+
+    /// A reason as a sentence that begins with a capital letter. The page has its own words for a
+    /// time that has not come, because it shows times in the zone of the reader.
+    fn reason_text(&self, reason: &WhyReason) -> String {
+        let text = match (reason.code.as_str(), self.job.run_at) {
+            ("not_due", Some(at)) if self.job.failures > 0 => {
+                let left = show::duration(at.since(self.frame.now));
+                format!(
+                    "not due for {left}, by its policy after failure {}",
+                    self.job.failures
+                )
+            }
+            ("not_due", Some(at)) => {
+                format!("not due for {}", show::duration(at.since(self.frame.now)))
+            }
+            _ => reason.text.clone(),
+        };
+        super::schedules::sentence(&show::visible(&text))
     }
 
     fn is_finished(&self) -> bool {
@@ -390,11 +409,9 @@ impl PayloadView {
     }
 }
 
-/// JSON with indentation. Text that is not JSON stays as it is.
+/// JSON with indentation, with control characters made visible.
 pub(super) fn pretty(json: &str) -> String {
-    let value: Result<Value, _> = serde_json::from_str(json);
-    let text = value.and_then(|value| serde_json::to_string_pretty(&value));
-    show::visible(&text.unwrap_or_else(|_| json.to_owned()))
+    show::visible(&crate::pretty::pretty(json))
 }
 
 fn result_text(job: &Job) -> Option<String> {

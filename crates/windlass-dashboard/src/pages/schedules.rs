@@ -63,7 +63,8 @@ fn api_path(name: &str) -> String {
 /// The rule of a schedule as it is written, and in words.
 pub(super) struct Rule {
     pub(super) text: String,
-    pub(super) words: String,
+    /// `None` if the rule needs a long sentence.
+    pub(super) words: Option<String>,
 }
 
 impl Rule {
@@ -73,26 +74,24 @@ impl Rule {
         let Ok(expression) = expression else {
             let text = schedule.cron.clone().unwrap_or_default();
             return Rule {
-                words: show::visible(&text),
+                words: None,
                 text: show::visible(&text),
             };
         };
-        let mut words = expression.words().unwrap_or_else(|| expression.to_string());
+        let mut words = expression.words();
         if schedule.splay.0 > std::time::Duration::ZERO {
-            words.push_str(&format!(
-                ", spread over {}",
-                format_duration(schedule.splay.0)
-            ));
+            let splay = format!(", spread over {}", format_duration(schedule.splay.0));
+            words = words.map(|words| words + &splay);
         }
         Rule {
             text: expression.to_string(),
-            words: sentence(&words),
+            words: words.map(|words| sentence(&words)),
         }
     }
 }
 
 /// Text that begins with a capital letter.
-fn sentence(words: &str) -> String {
+pub(super) fn sentence(words: &str) -> String {
     let mut letters = words.chars();
     match letters.next() {
         Some(first) => first.to_uppercase().chain(letters).collect(),
@@ -289,6 +288,7 @@ async fn panel(visit: &Visit, name: &str, required: bool) -> Result<Option<Panel
         kind,
         payload: job
             .get("payload")
+            .filter(|payload| !payload.is_null())
             .map(|payload| super::job::pretty(&payload.to_string())),
         schedule,
     }))

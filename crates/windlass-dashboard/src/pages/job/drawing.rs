@@ -187,7 +187,7 @@ impl Facts<'_> {
             // The label of now has the space around it for itself.
             if timeline
                 .now
-                .is_some_and(|now| (tick.position - now).abs() < 9.0)
+                .is_some_and(|now| is_beside(tick.position, now))
             {
                 continue;
             }
@@ -231,6 +231,15 @@ impl Facts<'_> {
             true => self.zone.axis(tick.at, true),
             false => clock(self.zone, tick.at, timeline.has_seconds),
         }
+    }
+}
+
+/// Whether a label would touch that of now, which grows to one side at the ends of the axis.
+fn is_beside(position: f64, now: f64) -> bool {
+    match now {
+        now if now < 10.0 => position < now + 22.0,
+        now if now > 90.0 => position > now - 22.0,
+        _ => (position - now).abs() < 11.0,
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) struct Scales {
     delay: draw::Scale,
     horizon_ms: u64,
     failures: usize,
+    lanes: usize,
     herd_seconds: u64,
     load: draw::Scale,
     jobs: u64,
@@ -68,10 +69,9 @@ impl Scales {
             delay: draw::nice_scale(delay as f64, 1.0, |value| millis(value)),
             horizon_ms: horizon,
             failures,
+            lanes: failures + 1,
             herd_seconds: last,
-            load: draw::nice_scale(load as f64, 4.0, |value| {
-                format!("{}/s", show::count(value as u64))
-            }),
+            load: draw::nice_scale(load as f64, 4.0, |value| load_text(value)),
             jobs,
         }
     }
@@ -156,7 +156,7 @@ impl Scales {
     /// Every attempt on the time line.
     pub(super) fn lanes(&self, explanation: &PolicyExplanation, key: &str) -> Markup {
         let shown = explanation.attempts.len().min(LANES_MAX);
-        let plot = shown as f64 * LANE;
+        let plot = self.lanes.min(LANES_MAX) as f64 * LANE;
         let share = |at: u64| at as f64 / self.horizon_ms.max(1) as f64 * 100.0;
         let label = escaped(&format!(
             "{} attempts; the last starts after {}",
@@ -309,6 +309,16 @@ impl Scales {
     }
 }
 
+/// A number of retries in a second, short enough for an axis: `2.5 k/s`.
+fn load_text(value: f64) -> String {
+    match value {
+        value if value <= 0.0 => "0".to_owned(),
+        value if value >= 1e6 => format!("{}\u{a0}M/s", number(value / 1e6)),
+        value if value >= 1e3 => format!("{}\u{a0}k/s", number(value / 1e3)),
+        value => format!("{}/s", number(value)),
+    }
+}
+
 fn anchor(percent: f64) -> &'static str {
     match percent {
         percent if percent < 1.0 => "start",
@@ -360,7 +370,7 @@ mod tests {
         let low = scales.herd(&other, "b").to_string();
         assert!(high.contains("peak 100/s") && !low.contains("peak 100/s"));
         let ticks = |svg: &str| svg.matches("100/s").count();
-        assert!(ticks(&low) >= 1, "the scale of A labels B too");
+        assert!(ticks(&low) >= 1, "the scale of A labels B too: {low}");
         for svg in [
             high,
             low,
