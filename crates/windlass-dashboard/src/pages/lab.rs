@@ -91,7 +91,7 @@ async fn show(visit: Visit) -> PageResult {
     let presets: Page<NamedPolicy> = visit.get("/api/v1/policies").await?;
     let mut sides = vec![
         side(&visit, "A", "a", "webhook", jobs).await?,
-        side(&visit, "B", "b", "full_jitter", jobs).await?,
+        side(&visit, "B", "b", "full-jitter", jobs).await?,
     ];
     let scales = Scales::of(
         sides.iter().filter_map(|side| side.explanation.as_ref()),

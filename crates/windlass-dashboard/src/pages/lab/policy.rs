@@ -201,7 +201,7 @@ pub(super) fn rust(policy: &RetryPolicy, preset: Option<&str>) -> String {
             let first = letters.next().map(|letter| letter.to_ascii_uppercase());
             first.into_iter().chain(letters).collect::<String>()
         };
-        name.split('_').map(upper).collect()
+        name.split(['_', '-']).map(upper).collect()
     };
     if let Some(preset) = preset {
         return format!("Preset::{}.policy()", camel(preset));
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_policy_is_valid_rust() {
         assert_eq!(
-            rust(&Preset::FullJitter.policy(), Some("full_jitter")),
+            rust(&Preset::FullJitter.policy(), Some("full-jitter")),
             "Preset::FullJitter.policy()"
         );
         let fields = PolicyFields {
