@@ -12,7 +12,7 @@ use windlass_core::retry::RetryPolicy;
 pub(crate) enum Scale {
     /// Linear, up to the next attempt.
     Linear,
-    /// Logarithmic, so that short early waits can be seen beside long late ones.
+    /// Logarithmic, so that short early waits can be seen next to long late ones.
     Log,
     /// Linear, with every planned attempt.
     Whole,

@@ -220,7 +220,7 @@ fn filter_words(filter: &JobFilter) -> String {
     }
 }
 
-/// Draws shares of a whole next to each other. Text beside it must say the numbers.
+/// Draws shares of a whole next to each other. Text next to it must say the numbers.
 pub(super) fn shares(title: &str, whole: u64, parts: &[(u64, &str)]) -> Markup {
     let title = markup::escaped(title);
     let mut svg = format!(
