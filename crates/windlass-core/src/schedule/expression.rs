@@ -71,7 +71,9 @@ fn interval_words(period: Duration) -> String {
         return format!("every {}", format_duration(period));
     }
     let units = [(86_400, "day"), (3600, "hour"), (60, "minute")];
-    let unit = units.into_iter().find(|(size, _)| seconds % size == 0);
+    let unit = units
+        .into_iter()
+        .find(|(size, _)| seconds.is_multiple_of(*size));
     match unit {
         Some((size, unit)) if seconds == size => format!("every {unit}"),
         Some((size, unit)) => format!("every {} {unit}s", seconds / size),

@@ -66,12 +66,12 @@ impl Scales {
             last = last.max(explanation.herd.last().map_or(0, |row| row.second + 1));
         }
         Scales {
-            delay: draw::nice_scale(delay as f64, 1.0, |value| millis(value)),
+            delay: draw::nice_scale(delay as f64, 1.0, millis),
             horizon_ms: horizon,
             failures,
             lanes: failures + 1,
             herd_seconds: last,
-            load: draw::nice_scale(load as f64, 4.0, |value| load_text(value)),
+            load: draw::nice_scale(load as f64, 4.0, load_text),
             jobs,
         }
     }

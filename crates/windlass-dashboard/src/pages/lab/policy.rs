@@ -172,15 +172,17 @@ impl PolicyFields {
             }
             (name, _) => json!(name),
         };
-        let mut policy = json!({"backoff": backoff, "jitter": jitter});
+        let mut policy = Map::new();
+        policy.insert("backoff".to_owned(), backoff.into());
+        policy.insert("jitter".to_owned(), jitter);
         if !self.attempts.is_empty() {
             let attempts: u32 = self
                 .attempts
                 .parse()
                 .map_err(|_| Failure::invalid("attempts must be a whole number from 1 to 1000"))?;
-            policy["max_attempts"] = attempts.into();
+            policy.insert("max_attempts".to_owned(), attempts.into());
         }
-        let checked = RetryPolicy::from_json(&policy);
+        let checked = RetryPolicy::from_json(&Value::Object(policy));
         let checked = checked.map_err(|error| Failure::invalid(error.to_string()))?;
         Ok(checked.to_json())
     }

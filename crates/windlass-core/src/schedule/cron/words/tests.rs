@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
@@ -171,7 +171,7 @@ proptest! {
             field(&["*", "?", "0", "7", "MON-FRI", "1-5", "SAT,SUN", "FRI#2", "FRIL", "0-6", "2,4"]),
         ), 300),
     ) {
-        let mut seen: HashMap<String, (String, Vec<Option<DateTime>>)> = HashMap::new();
+        let mut seen: BTreeMap<String, (String, Vec<Option<DateTime>>)> = BTreeMap::new();
         for (second, minute, hour, day, month, weekday) in rules {
             let text = format!("{second} {minute} {hour} {day} {month} {weekday}");
             let cron = Cron::parse(&text).unwrap();
