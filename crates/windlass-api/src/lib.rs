@@ -106,4 +106,6 @@ pub use value::{
     BoundedInt, Count, DurationText, Json, List, Millis, Text, TimeoutText, either_duration,
     some_even_if_null,
 };
-pub use why::{Death, PolicyFrom, PolicyInForce, RevivalForecast, Why, WhyReason};
+pub use why::{
+    Death, PlannedAttempt, PolicyFrom, PolicyInForce, RetryPlan, RevivalForecast, Why, WhyReason,
+};

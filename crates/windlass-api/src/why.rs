@@ -21,6 +21,35 @@ pub struct Why {
     /// What reviving the job would do. Only for dead and cancelled jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revive: Option<RevivalForecast>,
+    /// The attempts that the job still has. Only for waiting and running jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<RetryPlan>,
+}
+
+/// The attempts that a job still has, if each of them fails.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct RetryPlan {
+    /// Retry policy that applies.
+    pub policy: PolicyInForce,
+    /// How many attempts may fail in total.
+    pub max_attempts: u32,
+    /// The attempts, the next one first. At most 100.
+    pub attempts: Vec<PlannedAttempt>,
+}
+
+/// An attempt that follows if every attempt before it fails, as if attempts took no time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct PlannedAttempt {
+    /// Number of the attempt, counted from 1.
+    pub attempt: u32,
+    /// Earliest start: jitter draws the shortest delays.
+    pub earliest_at: Timestamp,
+    /// Start without jitter.
+    pub nominal_at: Timestamp,
+    /// Latest start: jitter draws the longest delays.
+    pub latest_at: Timestamp,
 }
 
 /// A reason.

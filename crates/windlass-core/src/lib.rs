@@ -98,6 +98,6 @@ pub use settle::{
 pub use state::{Consent, DeadReason, Event, State};
 pub use timestamp::Timestamp;
 pub use why::{
-    FinishedContext, Reason, RevivalForecast, RevivalRefusal, WaitingContext, forecast_revival,
-    why_dead, why_not_running,
+    FinishedContext, PLANNED_MAX, PlannedAttempt, Reason, RevivalForecast, RevivalRefusal,
+    WaitingContext, forecast_revival, plan_attempts, why_dead, why_not_running,
 };

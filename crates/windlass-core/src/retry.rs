@@ -15,6 +15,7 @@ mod limit;
 mod policy;
 mod preset;
 mod resolve;
+mod words;
 
 pub use backoff::{BACKOFF_MAX_DEFAULT, Backoff};
 pub use explain::{

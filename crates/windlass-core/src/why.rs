@@ -1,10 +1,12 @@
 //! Explains why a job is not running, from facts that the store and the nodes know.
 
 mod finished;
+mod plan;
 
 use std::fmt;
 
 pub use finished::{FinishedContext, RevivalForecast, RevivalRefusal, forecast_revival, why_dead};
+pub use plan::{PLANNED_MAX, PlannedAttempt, plan_attempts};
 
 use crate::job::Job;
 use crate::settle::has_expired;

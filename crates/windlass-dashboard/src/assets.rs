@@ -38,11 +38,19 @@ static STYLE: LazyLock<Asset> = LazyLock::new(|| {
         "app",
         "css",
         "text/css; charset=utf-8",
-        include_bytes!("../assets/app.css"),
+        concat!(
+            include_str!("../assets/app.css"),
+            include_str!("../assets/evidence.css")
+        )
+        .as_bytes(),
     )
 });
 static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
-    let bytes = include_bytes!("../assets/app.js");
+    let bytes = concat!(
+        include_str!("../assets/app.js"),
+        include_str!("../assets/evidence.js")
+    )
+    .as_bytes();
     Asset::new("app", "js", "text/javascript; charset=utf-8", bytes)
 });
 static GLYPHS: LazyLock<Asset> = LazyLock::new(|| {

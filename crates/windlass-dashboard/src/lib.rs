@@ -14,14 +14,17 @@ mod failure;
 mod fields;
 mod frame;
 mod headers;
+mod in_common;
 mod live;
 pub mod markup;
 mod pages;
+mod pretty;
 mod series;
 pub mod show;
 mod sign_in;
 mod site;
 mod snapshot;
+mod timeline;
 mod visit;
 
 pub use backend::{

@@ -1,11 +1,16 @@
 //! The pages. Each has its routes, its data and its template.
 
+mod actions;
 mod admin;
+mod dead;
 mod general;
+mod job;
 mod jobs;
+mod lab;
 mod overview;
 mod queues;
 mod reference;
+mod schedules;
 mod workers;
 
 use axum::Router;
@@ -22,4 +27,9 @@ pub(crate) fn routes() -> Router<Site> {
         .merge(workers::routes())
         .merge(admin::routes())
         .merge(reference::routes())
+        .merge(actions::routes())
+        .merge(dead::routes())
+        .merge(job::routes())
+        .merge(lab::routes())
+        .merge(schedules::routes())
 }

@@ -134,7 +134,8 @@ pub use windlass_store::{
 };
 
 pub use crate::client::{
-    ClaimRules, Diagnosis, FailureFilter, FailurePage, FinishedDiagnosis, QueueInfo, SearchPage,
+    ClaimRules, Diagnosis, FailureFilter, FailurePage, FinishedDiagnosis, QueueInfo, RetryPlan,
+    SearchPage,
 };
 pub use crate::handler::RESULT_BYTES_MAX;
 

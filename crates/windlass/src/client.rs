@@ -33,7 +33,7 @@ pub use jobs::Jobs;
 pub use log::JobLog;
 pub use queue::QueueInfo;
 pub use search::SearchPage;
-pub use why::{ClaimRules, Diagnosis, FinishedDiagnosis};
+pub use why::{ClaimRules, Diagnosis, FinishedDiagnosis, RetryPlan};
 
 use crate::error::Error;
 use crate::job::Job;

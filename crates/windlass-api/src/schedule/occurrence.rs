@@ -180,6 +180,12 @@ pub struct Occurrence {
     /// State of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
+    /// Number of failed attempts of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<u32>,
+    /// When the last attempt of the job started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
     /// When the job finished. Null if it has not finished.
     #[serde(
         default,
@@ -215,6 +221,8 @@ impl Occurrence {
             fired: job_id.is_some(),
             job_id: job.map(|job| job.id),
             state: job.map(|job| JobState::new(job.state(), job.run_at, now)),
+            failures: job.map(|job| job.failures),
+            started_at: job.and_then(|job| job.started_at),
             finished_at: job.map(windlass_core::Job::finished_at),
             last: None,
             count: None,
@@ -230,6 +238,8 @@ impl Occurrence {
             fired: false,
             job_id: None,
             state: None,
+            failures: None,
+            started_at: None,
             finished_at: None,
             last: Some(range.last),
             count: Some(count),

@@ -2,6 +2,7 @@
 
 mod days;
 mod field;
+mod words;
 
 use jiff::civil::{Date, DateTime, Time};
 

@@ -51,6 +51,38 @@ impl Expression {
     }
 }
 
+impl Expression {
+    /// The rule in words: `at 02:30 on weekdays`, `every 90 seconds`. `None` if it is too complex
+    /// for a sentence; show the expression then.
+    pub fn words(&self) -> Option<String> {
+        match self {
+            Expression::Cron(cron) => cron.words(),
+            Expression::Every(period) => Some(interval_words(*period)),
+            Expression::At(instant) => Some(format!("once, at {instant}")),
+        }
+    }
+}
+
+/// `every 90 seconds`, `every 2 hours`, `every 1d 12h`.
+fn interval_words(period: Duration) -> String {
+    const SECONDS_MAX: u64 = 120;
+    let seconds = period.as_secs();
+    if period.subsec_nanos() > 0 {
+        return format!("every {}", format_duration(period));
+    }
+    let units = [(86_400, "day"), (3600, "hour"), (60, "minute")];
+    let unit = units
+        .into_iter()
+        .find(|(size, _)| seconds.is_multiple_of(*size));
+    match unit {
+        Some((size, unit)) if seconds == size => format!("every {unit}"),
+        Some((size, unit)) => format!("every {} {unit}s", seconds / size),
+        None if seconds == 1 => "every second".to_owned(),
+        None if seconds <= SECONDS_MAX => format!("every {seconds} seconds"),
+        None => format!("every {}", format_duration(period)),
+    }
+}
+
 /// A problem of one field of a cron expression names the expression too.
 fn within_cron(error: Invalid) -> Invalid {
     if error.field() == "cron" {
@@ -121,6 +153,26 @@ mod tests {
             assert_eq!(refusal.field(), field, "{text}: {refusal}");
         }
         assert!("@every 1s".parse::<Expression>().is_ok());
+    }
+
+    #[test]
+    fn each_form_has_words() {
+        for (text, words) in [
+            ("30 2 * * MON-FRI", "at 02:30 on weekdays"),
+            ("@every 90s", "every 90 seconds"),
+            ("@every 1s", "every second"),
+            ("@every 1m", "every minute"),
+            ("@every 36h", "every 36 hours"),
+            ("@every 2d", "every 2 days"),
+            ("@every 3m 20s", "every 3m 20s"),
+            ("@every 1500ms", "every 1s 500ms"),
+            ("at 2026-11-01T05:30:00Z", "once, at 2026-11-01T05:30:00Z"),
+        ] {
+            let expression: Expression = text.parse().unwrap();
+            assert_eq!(expression.words().as_deref(), Some(words), "{text}");
+        }
+        let complex: Expression = "1,3,7,12,20,33,50 * * * *".parse().unwrap();
+        assert_eq!(complex.words(), None);
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 #![expect(clippy::indexing_slicing, reason = "what a test may, its helpers may")]
 
 mod browser;
+mod evidence;
 mod hostile;
 mod pages;
 mod sessions;

@@ -494,4 +494,28 @@ async fn a_revival_changes_the_limit_the_policy_the_queue_and_the_priority() {
     assert_eq!(changes["queue"], json!({"old": "default", "new": "slow"}));
     assert_eq!(changes["max_attempts"], json!({"old": 1, "new": 5}));
     assert!(changes["retry"]["new"].is_object(), "{changes}");
+async fn why_plans_the_attempts_that_a_waiting_job_still_has() {
+    let server = Server::open().await;
+    let backoff = json!({"type": "constant", "delay": "1h"});
+    let jitter = json!({"type": "proportional", "ratio": 0.5});
+    let retry = json!({"backoff": backoff, "jitter": jitter, "max_attempts": 3});
+    let id = server
+        .job(&json!({"kind": "a", "retry": retry, "run_at": "2100-01-01T00:00:00Z"}))
+        .await;
+    let why = server.get(&format!("/api/v1/jobs/{id}/why")).await;
+    let plan = &why.json["plan"];
+    assert_eq!(plan["max_attempts"], 3, "{why:?}");
+    assert_eq!(plan["policy"]["source"], "job");
+    let expected = json!([
+        {"attempt": 1, "earliest_at": "2100-01-01T00:00:00Z", "nominal_at": "2100-01-01T00:00:00Z",
+         "latest_at": "2100-01-01T00:00:00Z"},
+        {"attempt": 2, "earliest_at": "2100-01-01T00:30:00Z", "nominal_at": "2100-01-01T01:00:00Z",
+         "latest_at": "2100-01-01T01:30:00Z"},
+        {"attempt": 3, "earliest_at": "2100-01-01T01:00:00Z", "nominal_at": "2100-01-01T02:00:00Z",
+         "latest_at": "2100-01-01T03:00:00Z"},
+    ]);
+    assert_eq!(plan["attempts"], expected, "{why:?}");
+    server.act(&format!("/api/v1/jobs/{id}/cancel")).await;
+    let why = server.get(&format!("/api/v1/jobs/{id}/why")).await;
+    assert_eq!(why.json.get("plan"), None, "{why:?}");
 }

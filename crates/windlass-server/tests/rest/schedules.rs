@@ -199,6 +199,8 @@ async fn a_range_in_the_past_is_backfilled_once() {
         (&rows[0]["fired"], &rows[0]["state"]),
         (&json!(true), &json!("ready"))
     );
+    assert_eq!(rows[0]["failures"], 0, "{occurrences:?}");
+    assert_eq!(rows[0].get("started_at"), None, "no attempt has started");
     let cursor = occurrences.text_at("/next_cursor");
     let rest = server
         .get(&format!(

@@ -1,6 +1,7 @@
 //! Why a job is not running: gathers the facts, and `windlass-core` says what they mean.
 
 mod finished;
+mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use windlass_engine::{WorkerDescription, is_alive, lingering_jobs};
 use windlass_store::{Filter, ListedState, Node, PAGE_MAX, Page};
 
 pub use finished::FinishedDiagnosis;
+pub use plan::RetryPlan;
 
 use super::Client;
 use super::search::Walk;
@@ -46,6 +48,8 @@ pub struct Diagnosis {
     pub reasons: Vec<Reason>,
     /// Why the job ended, and what reviving it would do. Only of a dead or cancelled job.
     pub finished: Option<FinishedDiagnosis>,
+    /// The attempts that the job still has. Only of a waiting or running job.
+    pub plan: Option<RetryPlan>,
 }
 
 impl Client {
@@ -79,11 +83,16 @@ impl Client {
             }
             State::Waiting | State::Running | State::Succeeded => None,
         };
+        let plan = match job.state() {
+            State::Waiting | State::Running => Some(self.plan(&job, rules, now).await?),
+            State::Dead(_) | State::Cancelled | State::Succeeded => None,
+        };
         Ok(Diagnosis {
             reasons: why_not_running(&job, &surroundings, now),
             job,
             at: now,
             finished,
+            plan,
         })
     }
 

@@ -50,6 +50,31 @@ impl DaysOfMonth {
         self.any
     }
 
+    /// Whether the field lists every day, as `*` and `1-31` do.
+    pub(super) fn is_every_day(&self) -> bool {
+        (1..=31).all(|day| self.has_number(day))
+    }
+
+    /// Whether the field has this number.
+    pub(super) fn has_number(&self, day: u16) -> bool {
+        self.numbers >> day & 1 == 1
+    }
+
+    /// Whether the field has the weekday nearest to this day.
+    pub(super) fn has_nearest_weekday(&self, day: u16) -> bool {
+        self.nearest_weekday >> day & 1 == 1
+    }
+
+    /// Whether the field has `L`.
+    pub(super) fn has_last(&self) -> bool {
+        self.last
+    }
+
+    /// Whether the field has `LW`.
+    pub(super) fn has_last_weekday(&self) -> bool {
+        self.last_weekday
+    }
+
     pub(super) fn in_month(&self, first: Date) -> u32 {
         let length = days_in_month(first);
         let mut bits = self.numbers & up_to(length);
@@ -131,6 +156,17 @@ impl DaysOfWeek {
     /// Whether the field matches every day.
     pub(super) fn any(&self) -> bool {
         self.any
+    }
+
+    /// Whether the field lists every weekday, as `*` and `0-6` do.
+    pub(super) fn is_every_day(&self) -> bool {
+        self.any || self.occurrences.iter().all(|marked| *marked == 0b1_1111)
+    }
+
+    /// Which occurrences of a weekday match, from Sunday on, and whether its last one does.
+    pub(super) fn occurrences(&self, weekday: u16) -> Option<(u8, bool)> {
+        let weekday = usize::from(weekday);
+        Some((*self.occurrences.get(weekday)?, *self.last.get(weekday)?))
     }
 
     pub(super) fn in_month(&self, first: Date) -> u32 {

@@ -201,6 +201,14 @@ impl Years {
             .any(|range| range.from == whole.min && range.to == whole.max && range.step == 1)
     }
 
+    /// The first, the last and the step of each range of years.
+    pub(super) fn ranges(&self) -> Vec<(u16, u16, u16)> {
+        let ranges = self.0.iter();
+        ranges
+            .map(|range| (range.from, range.to, range.step))
+            .collect()
+    }
+
     /// The first matching year from `from` on.
     pub(super) fn next(&self, from: i16) -> Option<i16> {
         (from.max(YEAR_MIN)..=YEAR_MAX).find(|year| self.has(*year))

@@ -2,9 +2,10 @@
 
 use windlass::admin::{ClaimRules, Diagnosis, FinishedDiagnosis};
 use windlass_api::{
-    Content, Death, JobState, PolicyFrom, PolicyInForce, Retry, RevivalForecast, Why, WhyReason,
+    Content, Death, JobState, PlannedAttempt, PolicyFrom, PolicyInForce, Retry, RetryPlan,
+    RevivalForecast, Why, WhyReason,
 };
-use windlass_core::retry::PolicySource;
+use windlass_core::retry::{PolicySource, RetryPolicy};
 use windlass_core::{AttemptError, Job, Reason, RevivalRefusal};
 
 use crate::call::Call;
@@ -33,6 +34,21 @@ fn view(diagnosis: &Diagnosis, content: Content) -> Why {
         reasons: diagnosis.reasons.iter().map(reason).collect(),
         death: finished.and_then(|finished| death(job, finished, content)),
         revive: finished.and_then(revival),
+        plan: diagnosis.plan.as_ref().map(plan),
+    }
+}
+
+fn plan(plan: &windlass::admin::RetryPlan) -> RetryPlan {
+    let attempts = plan.attempts.iter().map(|planned| PlannedAttempt {
+        attempt: planned.attempt,
+        earliest_at: planned.earliest_at,
+        nominal_at: planned.nominal_at,
+        latest_at: planned.latest_at,
+    });
+    RetryPlan {
+        policy: policy(plan.policy_source, plan.policy.as_deref()),
+        max_attempts: plan.limit.get(),
+        attempts: attempts.collect(),
     }
 }
 
@@ -50,7 +66,7 @@ fn death(job: &Job, finished: &FinishedDiagnosis, content: Content) -> Option<De
         last_error: shown.map(AttemptError::to_string),
         error_withheld: error.is_some() && shown.is_none(),
         failed_at: job.failed_at,
-        policy: policy(finished),
+        policy: policy(finished.policy_source, finished.policy.as_deref()),
     })
 }
 
@@ -66,19 +82,19 @@ fn revival(finished: &FinishedDiagnosis) -> Option<RevivalForecast> {
         run_at: forecast.run_at,
         deadline: forecast.deadline,
         attempts_left: forecast.attempts_left,
-        policy: policy(finished),
+        policy: policy(finished.policy_source, finished.policy.as_deref()),
     })
 }
 
-fn policy(finished: &FinishedDiagnosis) -> PolicyInForce {
+fn policy(source: PolicySource, policy: Option<&RetryPolicy>) -> PolicyInForce {
     PolicyInForce {
-        source: match finished.policy_source {
+        source: match source {
             PolicySource::Job => PolicyFrom::Job,
             PolicySource::Kind => PolicyFrom::Kind,
             PolicySource::Queue => PolicyFrom::Queue,
             PolicySource::Worker => PolicyFrom::Default,
             PolicySource::FailFast => PolicyFrom::None,
         },
-        retry: finished.policy.as_deref().map(Retry::from),
+        retry: policy.map(Retry::from),
     }
 }
