@@ -99,7 +99,7 @@ pub fn nice_scale(max: f64, least: f64, text: impl Fn(f64) -> String) -> Scale {
     ];
     let (top, parts) = tops
         .into_iter()
-        .find(|(top, _)| top * unit >= max * 0.999)
+        .find(|(top, _)| top * unit >= max * 0.999_999)
         .unwrap_or((10.0, 4));
     let top = top * unit;
     let ticks = (0..=parts).map(|part| {
