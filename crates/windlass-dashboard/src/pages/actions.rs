@@ -69,8 +69,10 @@ async fn list(visit: Visit) -> PageResult {
     let page = ListTemplate {
         older_replays: replays
             .next_cursor
-            .map(|cursor| visit.with("replays", &cursor)),
-        older_bulk: bulk.next_cursor.map(|cursor| visit.with("bulk", &cursor)),
+            .map(|cursor| super::dead::with(&visit, "replays", &cursor)),
+        older_bulk: bulk
+            .next_cursor
+            .map(|cursor| super::dead::with(&visit, "bulk", &cursor)),
         replays: replays
             .data
             .into_iter()

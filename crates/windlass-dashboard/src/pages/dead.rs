@@ -57,6 +57,15 @@ async fn show(visit: Visit) -> PageResult {
     }
 }
 
+/// The URL of this page with one parameter replaced, or removed if `value` is empty. The page starts
+/// again at its first row.
+pub(super) fn with(visit: &Visit, name: &str, value: &str) -> String {
+    let query = visit.query().without(&["cursor"]).with(name, value).query();
+    let here = visit.here();
+    let path = here.split('?').next().unwrap_or_default();
+    format!("{}{path}{query}", visit.base())
+}
+
 /// The query that names one cause: its filter for lists, replays and purges.
 pub(super) fn group_query(group: &FailureGroup) -> String {
     let (queue, kind) = (escaped(group.queue.as_str()), escaped(group.kind.as_str()));
@@ -212,7 +221,7 @@ fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> C
             &format!("{total} failures in the last 24 hours, by hour"),
         ),
         is_open: open,
-        open_link: visit.with("open", if open { "" } else { &key }),
+        open_link: with(visit, "open", if open { "" } else { &key }),
         query: group_query(&group),
         replay: replay.map(|replay| replay.id.to_string()),
         group,
@@ -309,7 +318,7 @@ impl FilterBar {
             Some((
                 name.replace('_', " "),
                 show::clipped(value, 60),
-                visit.with(name, ""),
+                with(visit, name, ""),
             ))
         });
         let addable: &[&'static str] = if by_job {
@@ -325,8 +334,8 @@ impl FilterBar {
                 .copied()
                 .filter(|name| query.get(name).is_none())
                 .collect(),
-            cause_link: visit.with("as", ""),
-            job_link: visit.with("as", "jobs"),
+            cause_link: with(visit, "as", ""),
+            job_link: with(visit, "as", "jobs"),
             query: filters.query(),
             hidden: query
                 .without(&["cursor"])
