@@ -1,4 +1,8 @@
 //! Commands on a store that a running program owns.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a clock bounds the waits of these tests"
+)]
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt;

@@ -11,13 +11,13 @@ const POLICY: &str = r#"{"backoff": {"type": "exponential", "base": "1h", "multi
 
 /// A job that failed once and waits for its retry.
 async fn retrying_job(site: &Site) -> String {
-    let retry: Value = serde_json::from_str(POLICY).unwrap();
+    let retry: Value = serde_json::from_str(POLICY).expect("JSON");
     let job = json!({"kind": "email:send", "queue": "mail", "payload": {"to": "ann", "n": 1.5}, "retry": retry});
     let created = site.api("POST", "/api/v1/jobs", &job).await;
     let error = json!({"message": "cannot send", "causes": ["connection refused"]});
     let failed = json!({"outcome": "failed", "error": error, "log": ["dialling"]});
     site.settle_all("mail", &failed).await;
-    created.json["id"].as_str().unwrap().to_owned()
+    created.json["id"].as_str().expect("an id").to_owned()
 }
 
 /// Dead jobs of one cause in the queue `mail`.
@@ -26,10 +26,8 @@ async fn dead_jobs(site: &Site, count: usize) -> String {
     let failed = json!({"outcome": "failed", "error": "template missing", "unrecoverable": true});
     site.settle_all("mail", &failed).await;
     let groups = site.api("GET", "/api/v1/failures", &json!({})).await.json;
-    groups["data"][0]["fingerprint"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    let fingerprint = groups["data"][0]["fingerprint"].as_str();
+    fingerprint.expect("a cause").to_owned()
 }
 
 async fn page(visitor: &mut Visitor, path: &str) -> String {

@@ -494,6 +494,9 @@ async fn a_revival_changes_the_limit_the_policy_the_queue_and_the_priority() {
     assert_eq!(changes["queue"], json!({"old": "default", "new": "slow"}));
     assert_eq!(changes["max_attempts"], json!({"old": 1, "new": 5}));
     assert!(changes["retry"]["new"].is_object(), "{changes}");
+}
+
+#[tokio::test]
 async fn why_plans_the_attempts_that_a_waiting_job_still_has() {
     let server = Server::open().await;
     let backoff = json!({"type": "constant", "delay": "1h"});

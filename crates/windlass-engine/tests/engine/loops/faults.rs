@@ -244,7 +244,7 @@ async fn a_loop_that_hangs_is_reported_and_restarted() {
         others.into_iter().all(|one| one.restarts == 0),
         "{health:?}"
     );
-    assert_eq!(health.len(), 11, "every loop is watched");
+    assert_eq!(health.len(), 13, "every loop is watched");
 }
 
 #[tokio::test(start_paused = true)]

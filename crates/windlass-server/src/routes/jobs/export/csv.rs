@@ -14,7 +14,7 @@ enum Cell {
 type Column = (&'static str, fn(&Job) -> Cell);
 
 const COLUMNS: [Column; 22] = [
-    ("id", |job| text(&job.id)),
+    ("id", |job| text(job.id)),
     ("kind", |job| text(&job.kind)),
     ("queue", |job| text(&job.queue)),
     ("state", |job| text(ListedState::from(job.state).name())),
