@@ -1,6 +1,6 @@
 //! The dashboard in a real browser: live figures, the back button, the keyboard, no scripts.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use windlass_testkit::browser::Browser;
 
 use crate::hostile;
@@ -242,14 +242,13 @@ async fn hostile_text_runs_no_script() {
     let base = site.url("");
     blocking(move || {
         let browser = Browser::start();
-        for path in ["/", "/jobs?state=dead", "/queues/hostile", "/audit"] {
+        for path in ["/", "/jobs?state=dead", "/dead", "/dead?as=jobs", "/queues/hostile", "/audit"] {
+            // A script that ran would have opened a dialog, and the driver would refuse to go on.
             browser.open(&format!("{base}{path}"));
             let scripts = browser.run("return [...document.scripts].filter((s) => !s.src.includes('/assets/')).length");
             assert_eq!(scripts, 0, "{path}");
             let handlers = browser.run("return [...document.querySelectorAll('*')].filter((e) => [...e.attributes].some((a) => a.name.startsWith('on'))).length");
             assert_eq!(handlers, 0, "{path}");
-            let alert = browser.run("return typeof window.__alerted");
-            assert_eq!(alert, Value::from("undefined"), "{path}");
         }
     })
     .await;
