@@ -130,6 +130,10 @@ const ROUTES: &[(&str, Reached)] = &[
     ("POST /api/v1/secrets/rotate", By("secrets rotate")),
     ("DELETE /api/v1/secrets/{name}", By("secrets remove")),
     ("PUT /api/v1/secrets/{name}", By("secrets put")),
+    (
+        "GET /api/v1/settings",
+        Not("for the dashboard; `windlass config print` shows what a server starts with"),
+    ),
     ("POST /api/v1/settle", FOR_WORKERS),
     ("GET /api/v1/stats", By("stats")),
     ("GET /api/v1/workers", By("workers list")),

@@ -107,7 +107,10 @@ fn names(tag: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn injected_markup_is_recognised() {
-    for seed in SEEDS.iter().filter(|seed| seed.contains("<script")) {
+    let scripts = SEEDS
+        .iter()
+        .filter(|seed| seed.contains("<script") && !seed.contains("<!--"));
+    for seed in scripts {
         assert!(injected(seed).is_some(), "{seed}");
     }
     for page in [

@@ -81,7 +81,7 @@ impl AttemptView {
             error_withheld: attempt.error_withheld,
             note: note(attempt.outcome, job),
             request,
-            log: log_lines(attempt.log.as_ref()),
+            log: log_lines(attempt.log.as_ref(), attempt.started_at),
             progress: attempt
                 .progress
                 .as_ref()
@@ -111,16 +111,16 @@ fn note(outcome: Outcome, job: &Job) -> Option<&'static str> {
     }
 }
 
-fn log_lines(log: Option<&Value>) -> Vec<String> {
-    let line = |value: &Value| match value {
-        Value::String(text) => show::visible(text),
-        other => show::visible(&other.to_string()),
+/// Returns the lines of a log, each with the time since the attempt started.
+fn log_lines(log: Option<&Value>, started_at: Timestamp) -> Vec<String> {
+    let lines = log.and_then(Value::as_array).into_iter().flatten();
+    let line = |value: &Value| {
+        let text = value.get("line").and_then(Value::as_str)?;
+        let at: Timestamp = value.get("at")?.as_str()?.parse().ok()?;
+        let after = show::duration(at.since(started_at));
+        Some(format!("{after}  {}", show::visible(text)))
     };
-    match log {
-        Some(Value::Array(lines)) => lines.iter().map(line).collect(),
-        Some(Value::Null) | None => Vec::new(),
-        Some(other) => vec![line(other)],
-    }
+    lines.filter_map(line).collect()
 }
 
 impl RequestView {
@@ -277,5 +277,12 @@ mod tests {
             [("retry-after".to_owned(), "180".to_owned())]
         );
         assert_eq!(request.status_words, "Service Unavailable");
+    }
+    #[test]
+    fn a_log_line_shows_when_it_was_written_after_the_start() {
+        let started_at: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let log =
+            json!([{"at": "2026-01-01T00:00:00.046Z", "line": "a\u{7}b"}, {"line": "no time"}]);
+        assert_eq!(log_lines(Some(&log), started_at), ["46\u{a0}ms  a␇b"]);
     }
 }

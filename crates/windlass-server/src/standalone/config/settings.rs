@@ -198,7 +198,7 @@ settings! {
     "dashboard.groups_header" dashboard_groups_header: String = r#""x-forwarded-groups""#, |name: &String| header_name(name),
         "The header in which the proxies list the groups of the person, separated by commas.";
     "dashboard.people" dashboard_people: PeopleTable = "{}", any,
-        "What people may do: scopes by name, and by `group:` followed by the name of a group, such as `{ mara = \"read,operate\", \"group:ops\" = \"admin\" }`. A person in no row has no access.";
+        "What people may do: the scopes of a person, such as `read,operate` for `mara`, and of a group, such as `admin` for `group:ops`. A person in no row has no access.";
 
     "retention.finished" retention_finished: Duration = r#""7d""#, whole_days,
         "How long the server keeps succeeded and cancelled jobs, in whole days. At least one day, because an `Idempotency-Key` is remembered for one day.";
