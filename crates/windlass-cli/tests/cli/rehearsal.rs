@@ -200,8 +200,10 @@ fn forty_thousand_dead_jobs_are_repaired_with_twelve_commands() {
     let stopped = terminal.json(&by_cause);
     assert_eq!(stopped["state"], "stopped", "{stopped}");
     assert_eq!(stopped["stop_reason"], "same_fingerprint", "{stopped}");
-    assert_eq!(stopped["revived"], 20, "{stopped}");
-    assert_eq!(stopped["to_do"], 7_980, "{stopped}");
+    // The first failure stops it, so that the canary may not even be complete.
+    let revived = stopped["revived"].as_u64().expect("a number");
+    assert!((1..=20).contains(&revived), "{stopped}");
+    assert_eq!(stopped["to_do"], 8_000 - revived, "{stopped}");
     let id = stopped["id"].as_str().expect("an id").to_owned();
     let (code, shown) = terminal.run(&["replay", "abort", &id]);
     assert_eq!(code, Some(0), "{shown}");
