@@ -12,7 +12,7 @@ use windlass_api::Page;
 use windlass_core::Invalid;
 use windlass_core::retry::{AttemptLimit, Explanation, Preset, RetryPolicy, Span, explain};
 
-pub(crate) use text::{ExplanationText, describe_backoff, describe_jitter};
+pub(crate) use text::ExplanationText;
 
 use crate::output::{Cell, Column, FormatArgs, Listed, Output};
 
@@ -126,10 +126,10 @@ impl Listed for PresetJson {
                 Cell::optional(preset.policy.max_attempts())
             }),
             Column::new("backoff", |preset, _| {
-                Cell::new(describe_backoff(preset.policy.backoff()))
+                Cell::new(preset.policy.backoff().words())
             }),
             Column::new("jitter", |preset, _| {
-                Cell::new(describe_jitter(preset.policy.jitter()))
+                Cell::new(preset.policy.jitter().words())
             }),
             Column::new("for", |preset, _| Cell::new(preset.purpose)),
         ]

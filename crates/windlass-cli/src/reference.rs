@@ -11,7 +11,7 @@ use windlass_core::retry::Preset;
 use windlass_server::standalone::config::Config;
 
 use crate::command::{Cli, Page};
-use crate::policy::{ExplainedPolicy, ExplanationText, describe_backoff, describe_jitter};
+use crate::policy::{ExplainedPolicy, ExplanationText};
 
 pub(crate) fn print(page: Page) -> anyhow::Result<()> {
     let text = match page {
@@ -32,10 +32,7 @@ fn retry_policies() -> anyhow::Result<String> {
     for preset in Preset::ALL {
         let policy = preset.policy();
         let limit = policy.max_attempts().map_or(0, |limit| limit.get());
-        let (backoff, jitter) = (
-            describe_backoff(policy.backoff()),
-            describe_jitter(policy.jitter()),
-        );
+        let (backoff, jitter) = (policy.backoff().words(), policy.jitter().words());
         let purpose = preset.purpose();
         writeln!(
             page,

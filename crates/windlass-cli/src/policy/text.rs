@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use windlass_core::format_duration;
-use windlass_core::retry::{AttemptForecast, Backoff, Jitter, Preset, Span};
+use windlass_core::retry::{AttemptForecast, Preset, Span};
 
 use super::{ExplainedPolicy, plot};
 
@@ -25,8 +25,8 @@ impl fmt::Display for ExplanationText<'_> {
         let count = explanation.attempts.len();
         let attempts = if count == 1 { "attempt" } else { "attempts" };
         writeln!(f, "{name}: at most {count} {attempts}")?;
-        writeln!(f, "  backoff  {}", describe_backoff(policy.backoff()))?;
-        writeln!(f, "  jitter   {}", describe_jitter(policy.jitter()))?;
+        writeln!(f, "  backoff  {}", policy.backoff().words())?;
+        writeln!(f, "  jitter   {}", policy.jitter().words())?;
         if let Some(max_elapsed) = policy.max_elapsed() {
             writeln!(
                 f,
@@ -57,52 +57,6 @@ impl fmt::Display for ExplanationText<'_> {
             f.write_str(&plot::herd(&explanation.herd))?;
         }
         Ok(())
-    }
-}
-
-/// Describes a backoff in a few words.
-pub(crate) fn describe_backoff(backoff: &Backoff) -> String {
-    let text = |duration: &Duration| format_duration(*duration);
-    match backoff {
-        Backoff::Constant { delay } if delay.is_zero() => "no delay".to_owned(),
-        Backoff::Constant { delay } => format!("always {}", text(delay)),
-        Backoff::Linear { base, step, max } => {
-            format!(
-                "{} and {} more each time, at most {}",
-                text(base),
-                text(step),
-                text(max)
-            )
-        }
-        Backoff::Exponential {
-            base,
-            multiplier,
-            max,
-        } => {
-            format!("{} ×{multiplier}, at most {}", text(base), text(max))
-        }
-        Backoff::Polynomial { base, power, max } => {
-            format!("{} ·n^{power}, at most {}", text(base), text(max))
-        }
-        Backoff::Steps { delays } => {
-            const SHOWN: usize = 6;
-            let steps: Vec<String> = delays.iter().take(SHOWN).map(text).collect();
-            let more = if delays.len() > SHOWN { ", …" } else { "" };
-            format!("{}{more}", steps.join(", "))
-        }
-    }
-}
-
-/// Describes a jitter in a few words.
-pub(crate) fn describe_jitter(jitter: Jitter) -> String {
-    let percent = |ratio: f64| (ratio * 1000.0).round() / 10.0;
-    match jitter {
-        Jitter::None => "none".to_owned(),
-        Jitter::Proportional { ratio } => format!("±{} %", percent(ratio)),
-        Jitter::Full => "0 to the whole delay".to_owned(),
-        Jitter::Equal => "half to the whole delay".to_owned(),
-        Jitter::Upward { ratio } => format!("up to {} % more", percent(ratio)),
-        Jitter::Decorrelated => "up to 3 times the previous delay".to_owned(),
     }
 }
 
@@ -215,38 +169,5 @@ mod tests {
             assert_eq!(short(Duration::from_millis(millis)), text);
         }
         assert_eq!(short(Duration::from_micros(7)), "7us");
-    }
-
-    #[test]
-    fn backoff_and_jitter_have_short_descriptions() {
-        let second = Duration::from_secs(1);
-        for (backoff, words) in [
-            (Backoff::Constant { delay: second }, "always 1s"),
-            (
-                Backoff::Linear {
-                    base: second,
-                    step: second,
-                    max: 5 * second,
-                },
-                "1s and 1s more each time, at most 5s",
-            ),
-            (
-                Backoff::Steps {
-                    delays: vec![second; 7],
-                },
-                "1s, 1s, 1s, 1s, 1s, 1s, …",
-            ),
-        ] {
-            assert_eq!(describe_backoff(&backoff), words);
-        }
-        assert_eq!(
-            describe_jitter(Jitter::Upward { ratio: 0.125 }),
-            "up to 12.5 % more"
-        );
-        assert_eq!(describe_jitter(Jitter::Equal), "half to the whole delay");
-        assert_eq!(
-            describe_jitter(Jitter::Decorrelated),
-            "up to 3 times the previous delay"
-        );
     }
 }
