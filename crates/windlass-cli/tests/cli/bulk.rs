@@ -174,7 +174,7 @@ fn a_bulk_action_is_paused_resumed_and_aborted() {
     assert_eq!(resumed["state"], "running");
     let page = world.printed(&["bulk", "abort", &id]);
     assert!(page.contains("aborted"), "{page}");
-    // Who waits for an action that another person aborts is told so.
+    // The command that waits for an action says so if another person aborts it.
     let id = world.printed(&start).trim().to_owned();
     world.printed(&["bulk", "pause", &id]);
     let (code, stdout, stderr) = std::thread::scope(|scope| {

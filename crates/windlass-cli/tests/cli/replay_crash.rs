@@ -1,4 +1,4 @@
-//! Kills servers while a replay runs. Each job is revived exactly once, whoever carries the replay
+//! Kills servers while a replay runs. Each job is revived exactly once, no matter who carries the replay
 //! on.
 #![expect(
     clippy::indexing_slicing,
