@@ -80,6 +80,15 @@ fn pattern(error: &AttemptError) -> String {
     pattern
 }
 
+/// The words of an error that name its cause, for people: `‹n›` stands for ids and numbers, `‹…›`
+/// for quoted values. Two errors of one cause have the same words.
+pub fn cause_in_words(message: &str) -> String {
+    let pattern = message::pattern(&stack::read(message).message);
+    let words = pattern.replace("\"…\"", "‹…›").replace('#', "‹n›");
+    // A sign in front of a number stays: `order #17`.
+    words.replace("‹n›‹n›", "#‹n›")
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Fingerprint::OTHER {

@@ -66,7 +66,7 @@ pub use failure_group::{
     GroupMember, hour_of, is_new_group,
 };
 pub use filter::{Filter, ListedState, PayloadMatch};
-pub use fingerprint::Fingerprint;
+pub use fingerprint::{Fingerprint, cause_in_words};
 pub use hook::{
     HOOK_QUEUE, HOOKS_MAX, Hook, HookDefinition, HookEvent, HookReport, HookSubject, QueueStarts,
     STALL_QUEUES_MAX, STALLED_AFTER_DEFAULT, hook_queue, idle_since,

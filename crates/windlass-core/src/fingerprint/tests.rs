@@ -119,3 +119,24 @@ proptest! {
         );
     }
 }
+
+#[test]
+fn a_cause_is_named_without_the_details_of_one_job() {
+    for (error, words) in [
+        (
+            "connect to ledger.acme.io: timed out after 5 s",
+            "connect to ledger.acme.io: timed out after ‹n› s",
+        ),
+        (
+            "ledger.acme.io answered 503 Service Unavailable",
+            "ledger.acme.io answered 503 Service Unavailable",
+        ),
+        (
+            r#"no customer "Ann Lee" in order #17"#,
+            "no customer ‹…› in order #‹n›",
+        ),
+        ("", ""),
+    ] {
+        assert_eq!(cause_in_words(error), words);
+    }
+}
