@@ -6,14 +6,14 @@
 //! grows without bound. A restart checkpoint between two groups does reset the WAL, but all
 //! requests wait while it copies. So the driver does both: a background thread runs two passive
 //! checkpoints, the second for what the writer appended during the first, and then the writer runs
-//! a restart checkpoint, which has little left to copy. This cut the longest pause from 120-160 ms
-//! to 30-70 ms with one passive checkpoint.
+//! a restart checkpoint. During the second pass the writer holds back the steps of bulk actions, so
+//! that little is left to copy and to sync while everyone waits.
 
 mod wal_check;
 
 use std::fs::OpenOptions;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -46,11 +46,23 @@ pub(crate) struct Checkpointer {
     request: Option<SyncSender<()>>,
     passes: Receiver<DriverResult<()>>,
     thread: Option<JoinHandle<()>>,
-    requested: bool,
+    stage: Stage,
+    /// The result of a pass that [`Self::wait`] has received.
+    ended: Option<DriverResult<()>>,
     checkpoint_at: u64,
     /// From this size of the WAL on, a checkpoint is also due if it would grow the file by more
     /// than [`GROWTH_MAX`].
     growth_at: u64,
+}
+
+/// What the background thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    /// The first pass, which copies most of the WAL.
+    Copying,
+    /// The second pass, which copies what the writer appended during the first.
+    CatchingUp,
 }
 
 impl Checkpointer {
@@ -60,8 +72,7 @@ impl Checkpointer {
         let (done, passes) = sync_channel(1);
         let thread = spawn("windlass-checkpoint", move || {
             while requested.recv().is_ok() {
-                let passive = || checkpoint(&connection, "pragma wal_checkpoint(passive)");
-                let pass = passive().and_then(|_| passive());
+                let pass = checkpoint(&connection, "pragma wal_checkpoint(passive)");
                 if done.send(pass.map(|_| ())).is_err() {
                     break; // the writer has stopped
                 }
@@ -71,32 +82,72 @@ impl Checkpointer {
             request: Some(request),
             passes,
             thread: Some(thread),
-            requested: false,
+            stage: Stage::Idle,
+            ended: None,
             checkpoint_at: CHECKPOINT_AT,
             growth_at: GROWTH_MAX,
         })
     }
 
-    /// Returns whether the writer should pause for a restart checkpoint now. Starts the background
-    /// checkpoint if the WAL is large, and returns `true` once that has ended.
+    /// Returns whether the writer should pause for a restart checkpoint now. Starts the passes of
+    /// the background thread if the WAL is large, and returns `true` once they have ended.
     pub(crate) fn is_due(&mut self, writer: &Connection, store: &Path) -> DriverResult<bool> {
         let bytes = pending_bytes(writer)?;
-        let due = bytes >= self.checkpoint_at
-            || bytes >= self.growth_at && growth_bytes(writer, store)? >= GROWTH_MAX;
-        if !due && !self.requested {
+        if self.stage == Stage::Idle {
+            let due = bytes >= self.checkpoint_at
+                || bytes >= self.growth_at && growth_bytes(writer, store)? >= GROWTH_MAX;
+            if !due {
+                return Ok(false);
+            }
+            self.start(Stage::Copying);
+        }
+        let is_late = bytes >= WAIT_AT;
+        let pass = match self.ended.take() {
+            Some(pass) => pass,
+            None => match self.passes.try_recv() {
+                Err(TryRecvError::Empty) if !is_late => return Ok(false),
+                Err(TryRecvError::Empty) => self.passes.recv().unwrap_or(Ok(())),
+                Err(TryRecvError::Disconnected) => Ok(()),
+                Ok(pass) => pass,
+            },
+        };
+        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
+        pass?;
+        if stage == Stage::Copying && !is_late {
+            self.start(Stage::CatchingUp);
             return Ok(false);
         }
-        if let (false, Some(request)) = (self.requested, &self.request) {
-            self.requested = request.try_send(()).is_ok();
+        Ok(true)
+    }
+
+    fn start(&mut self, stage: Stage) {
+        // There is room: no pass is requested before the last one has ended. If the thread has
+        // ended, the next receive says so.
+        if let Some(request) = &self.request {
+            let _ = request.try_send(());
         }
-        let pass = match self.passes.try_recv() {
-            Err(TryRecvError::Empty) if bytes < WAIT_AT => return Ok(false),
-            Err(TryRecvError::Empty) => self.passes.recv().unwrap_or(Ok(())),
-            Err(TryRecvError::Disconnected) => Ok(()),
-            Ok(pass) => pass,
-        };
-        self.requested = false;
-        pass.map(|()| true)
+        self.stage = stage;
+    }
+
+    /// Returns whether the writer should append as little as possible until the checkpoint ends.
+    pub(crate) fn is_catching_up(&self) -> bool {
+        self.stage == Stage::CatchingUp
+    }
+
+    #[cfg(test)]
+    pub(crate) fn begin_to_catch_up(&mut self) {
+        self.start(Stage::CatchingUp);
+    }
+
+    /// Waits up to `timeout` until the current pass ends.
+    pub(crate) fn wait(&mut self, timeout: Duration) {
+        if self.ended.is_none() {
+            self.ended = match self.passes.recv_timeout(timeout) {
+                Ok(pass) => Some(pass),
+                Err(RecvTimeoutError::Disconnected) => Some(Ok(())),
+                Err(RecvTimeoutError::Timeout) => None,
+            };
+        }
     }
 
     /// Copies the rest of the WAL and restarts it. Returns `false` if a reader prevented that; does

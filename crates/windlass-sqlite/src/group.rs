@@ -15,6 +15,8 @@
 //! The exception is a failed sync. The kernel may have dropped the pages, so no one knows what is
 //! on disk. All requests of the group get `Indeterminate`, and the store stops for good.
 
+use std::time::Duration;
+
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_store::StoreError;
 
@@ -24,6 +26,9 @@ use crate::writer::{Answer, Writer};
 /// A group takes no further request once it has this many rows, so that a bulk insert does not
 /// delay other requests for long.
 const GROUP_ROWS_MAX: usize = 20_000;
+
+/// How often the writer looks for new requests while it holds others back for a checkpoint.
+const HELD_POLL: Duration = Duration::from_micros(200);
 
 /// What a request is for. Requests of a group run in this order, so that a settle or renewal does
 /// not wait for a large enqueue until the lease has expired. On a full disk, the class also decides
@@ -46,7 +51,7 @@ pub(crate) enum Urgency {
     /// A caller waits for the answer.
     Foreground,
     /// A step of a bulk action. It gets a transaction after that of the others, so that they do
-    /// not wait for it.
+    /// not wait for it, and it waits while a checkpoint ends.
     Background,
 }
 
@@ -108,14 +113,19 @@ pub(crate) fn serve(
     changes: &watch::Sender<u64>,
 ) {
     let mut served = 1;
-    while let Some(first) = requests.blocking_recv() {
+    let mut held = Vec::new();
+    while let Some(first) = next(writer, &mut requests, &mut held) {
         let mut group = gather(first, &mut requests, served);
         served = group.len();
         group.sort_by_key(|request| request.class());
         let wakes = |class| !matches!(class, RequestClass::Claim | RequestClass::Read);
-        let (foreground, background): (Vec<_>, Vec<_>) = group
+        let (foreground, mut background): (Vec<_>, Vec<_>) = group
             .into_iter()
             .partition(|request| request.urgency() == Urgency::Foreground);
+        background.append(&mut held);
+        if writer.holds_background() {
+            held = std::mem::take(&mut background);
+        }
         for group in [foreground, background] {
             if group.is_empty() {
                 continue;
@@ -128,6 +138,24 @@ pub(crate) fn serve(
         }
         writer.checkpoint_if_due();
     }
+}
+
+/// Waits for the next request, or for the end of the checkpoint that requests are held back for.
+fn next(
+    writer: &mut Writer<'_>,
+    requests: &mut mpsc::Receiver<Box<dyn Request>>,
+    held: &mut Vec<Box<dyn Request>>,
+) -> Option<Box<dyn Request>> {
+    if held.is_empty() {
+        return requests.blocking_recv();
+    }
+    while writer.holds_background() {
+        if let Ok(request) = requests.try_recv() {
+            return Some(request);
+        }
+        writer.wait_for_checkpoint(HELD_POLL);
+    }
+    held.pop()
 }
 
 /// Collects the requests that wait now.
@@ -183,5 +211,65 @@ pub(crate) fn commit(writer: &mut Writer<'_>, mut group: Vec<Box<dyn Request>>) 
         let admitted = writer.admit(request.class());
         let done = admitted.and_then(|()| writer.group(|writer| request.run(writer)));
         request.answer(done.err());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::schema;
+
+    type Log = Arc<Mutex<Vec<(Urgency, bool)>>>;
+
+    /// Records in which order requests ran, and whether a checkpoint was still catching up.
+    struct Probe(Urgency, Log);
+
+    impl Request for Probe {
+        fn class(&self) -> RequestClass {
+            RequestClass::Other
+        }
+
+        fn urgency(&self) -> Urgency {
+            self.0
+        }
+
+        fn rows(&self) -> usize {
+            1
+        }
+
+        fn run(&mut self, writer: &mut Writer<'_>) -> DriverResult<()> {
+            let entry = (self.0, writer.holds_background());
+            self.1.lock().unwrap().push(entry);
+            Ok(())
+        }
+
+        fn answer(self: Box<Self>, failed: Option<StoreError>) {
+            assert!(failed.is_none(), "{failed:?}");
+        }
+    }
+
+    #[test]
+    fn steps_of_bulk_actions_wait_until_a_checkpoint_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("jobs.db");
+        let connection = schema::open_writer(&path).unwrap();
+        let mut writer = Writer::open(&connection, &path).unwrap();
+        let log = Log::default();
+        let (sender, requests) = mpsc::channel(9);
+        for urgency in [
+            Urgency::Background,
+            Urgency::Foreground,
+            Urgency::Background,
+        ] {
+            let probe: Box<dyn Request> = Box::new(Probe(urgency, Arc::clone(&log)));
+            assert!(sender.try_send(probe).is_ok());
+        }
+        drop(sender);
+        writer.begin_to_catch_up();
+        serve(&mut writer, requests, &watch::Sender::new(0));
+        let (now, later) = ((Urgency::Foreground, true), (Urgency::Background, false));
+        assert_eq!(*log.lock().unwrap(), [now, later, later]);
     }
 }

@@ -22,6 +22,7 @@ mod tallies;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use windlass_core::{Job, JobId, Key, QueueName, Settlement};
@@ -234,6 +235,23 @@ impl<'c> Writer<'c> {
             Err(_) => {} // the WAL keeps growing, and the next group tries again
         }
         self.stats.longest_pause_micros = self.stats.longest_pause_micros.max(started.micros());
+    }
+
+    /// Returns whether steps of bulk actions should wait for a checkpoint to end.
+    pub(crate) fn holds_background(&self) -> bool {
+        self.stopped.is_none() && self.full.is_none() && self.checkpointer.is_catching_up()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn begin_to_catch_up(&mut self) {
+        self.checkpointer.begin_to_catch_up();
+    }
+
+    /// Waits up to `timeout` for the background part of a checkpoint, then ends the checkpoint if
+    /// it can.
+    pub(crate) fn wait_for_checkpoint(&mut self, timeout: Duration) {
+        self.checkpointer.wait(timeout);
+        self.checkpoint_if_due();
     }
 
     /// Writes the state of a job to disk and to the index.

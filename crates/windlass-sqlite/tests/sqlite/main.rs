@@ -1,5 +1,6 @@
 //! The SQLite driver on real files.
 
+mod checkpoints;
 mod conformance;
 mod durability;
 mod identity;
