@@ -295,6 +295,7 @@ impl Committer {
             let next = self.outcomes().next_at();
             if next != Some(Timestamp::MIN) {
                 tokio::select! {
+                    biased;
                     () = self.arrived.notified() => {}
                     () = clock.sleep_until(next.unwrap_or(Timestamp::MAX)) => {}
                     () = stop.cancelled() => return,
@@ -309,6 +310,7 @@ impl Committer {
             warn!(%error, waiting, ?wait, "settle failed; keeping the outcomes and retrying");
             pulse.rest();
             tokio::select! {
+                biased;
                 () = clock.sleep(wait) => {}
                 () = stop.cancelled() => return,
             }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, debug, info_span, warn};
+use tracing::{Instrument as _, debug, info, info_span, warn};
 use windlass_core::{AttemptError, CANCEL_GRACE, Failure, Job, JobId, Report, Timeout, Timestamp};
 use windlass_store::{AttemptId, Renewed, SETTLE_MAX, StoreError};
 
@@ -104,6 +104,14 @@ impl Dispatcher {
         if !self.registry.add(&attempt) {
             warn!(job.id = %named.id, attempt = named.attempt, "claimed an attempt that already runs in this process; ignored the second claim");
             return;
+        }
+        let earlier = self.registry.earlier(attempt_id);
+        if !earlier.is_empty() {
+            // The lease of the earlier attempt is lost, and no renewal has reported it yet.
+            info!(job.id = %named.id, attempt = named.attempt, "an earlier handler of the job still runs here; giving the job back");
+            earlier.into_iter().for_each(|earlier| self.lose(earlier));
+            self.report(attempt_id, Report::Released { started: false });
+            return self.returned(&attempt);
         }
         let Some(handler) = handler else {
             // Cannot happen: the fetcher only claims kinds that have a handler.
@@ -228,6 +236,7 @@ impl Dispatcher {
     async fn renew_batch(&self, batch: &[AttemptId]) -> Result<(), StoreError> {
         let (lease, now) = (self.config.lease, self.engine.now());
         let renewed = tokio::select! {
+            biased;
             renewed = self.engine.store().renew(batch, lease, now) => renewed?,
             // Give up early enough to retry before the leases expire.
             () = self.engine.clock().sleep(lease / 6) => {
@@ -333,6 +342,7 @@ impl Dispatcher {
             let alarm = self.registry.next_alarm();
             let left = alarm.map(|at| at.saturating_sub(clock.elapsed()));
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = self.registry.alarm_moved_earlier().notified() => continue,
                 () = clock.sleep(left.unwrap_or(IDLE_ALARM_CHECK)) => {}
@@ -350,6 +360,7 @@ impl Dispatcher {
             pulse.rest();
             let at = retry_at.unwrap_or_else(|| self.renews_at(clock.now()));
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(at) => {}
             }

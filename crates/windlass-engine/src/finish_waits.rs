@@ -89,6 +89,7 @@ impl FinishWaits {
             let poll_delay = self.poll_delay(engine.now()).max(busy * (BUSY_PART - 1));
             let poll = engine.clock().sleep(poll_delay);
             tokio::select! {
+                biased;
                 () = poll => {
                     let started = engine.clock().elapsed();
                     if let Err(error) = self.poll(engine).await {
@@ -175,6 +176,7 @@ impl Engine {
                 return Ok(Some(job));
             }
             tokio::select! {
+                biased;
                 () = &mut timeout => return Ok(Some(job)),
                 () = finished => {}
                 () = self.finish_waits().watch(self) => {}

@@ -261,6 +261,7 @@ impl Janitor {
             };
             let next = now.saturating_add(rest);
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(next) => {}
             }

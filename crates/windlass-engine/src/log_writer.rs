@@ -58,6 +58,7 @@ impl LogWriter {
         loop {
             pulse.rest();
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 () = clock.sleep(EVERY) => {}
             }

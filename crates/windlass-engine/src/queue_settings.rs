@@ -174,6 +174,7 @@ impl SettingsFollower {
             }
             pulse.rest();
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {}
                 () = clock.sleep(READ_EVERY) => {}
             }

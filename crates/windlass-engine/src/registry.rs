@@ -1,7 +1,7 @@
 //! The attempts of one worker, from the claim until they are settled and their handlers have
 //! returned.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ pub(crate) struct Registry {
 
 #[derive(Debug, Default)]
 struct RegistryState {
-    attempts: HashMap<AttemptId, AttemptEntry>,
+    /// Ordered, so that a simulation repeats exactly.
+    attempts: BTreeMap<AttemptId, AttemptEntry>,
     /// When to act on an attempt: its timeout, or the end of its grace period. In elapsed time of
     /// the clock, so that a jump of the wall clock ends no handler.
     alarms: BTreeSet<(Duration, AttemptId)>,
@@ -236,6 +237,18 @@ impl Registry {
             .values()
             .filter(|entry| !entry.returned && jobs.contains(&entry.attempt.job().id));
         of_jobs.map(|entry| Arc::clone(&entry.attempt)).collect()
+    }
+
+    /// The earlier attempts of the same job whose handlers have not returned.
+    pub(crate) fn earlier(&self, attempt_id: AttemptId) -> Vec<AttemptId> {
+        let first = AttemptId {
+            attempt: 0,
+            ..attempt_id
+        };
+        let state = self.state();
+        let earlier = state.attempts.range(first..attempt_id);
+        let running = earlier.filter(|(_, entry)| !entry.returned);
+        running.map(|(attempt_id, _)| *attempt_id).collect()
     }
 
     /// Returns one attempt.

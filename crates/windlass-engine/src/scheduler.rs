@@ -305,6 +305,7 @@ impl Scheduler {
                 }
             };
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(at) => {}
             }

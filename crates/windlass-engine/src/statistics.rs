@@ -83,6 +83,7 @@ impl StatisticsWriter {
     /// Writes the last statistics at shutdown. Gives up after a second.
     pub(crate) async fn finish(&self) {
         tokio::select! {
+            biased;
             flushed = self.flush(self.engine.now()) => {
                 if let Err(error) = flushed {
                     warn!(%error, "writing the last statistics failed; they may be lost");
@@ -179,6 +180,7 @@ impl StatisticsWriter {
         let clock = Arc::clone(self.engine.clock());
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(next_pass(&*clock)) => {}
             }
@@ -208,6 +210,7 @@ pub async fn keep_writing_statistics(engine: Weak<Engine>) {
         };
         let writer = StatisticsWriter::new(engine);
         tokio::select! {
+            biased;
             () = writer.pass_or_warn() => {}
             // This loop has no watchdog.
             () = clock.sleep(PATIENCE_DEFAULT) => warn!("writing statistics hangs; retrying"),

@@ -257,6 +257,7 @@ impl Sweeper {
             };
             let next = clock.now().saturating_add(wait);
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(next) => {}
             }

@@ -109,6 +109,7 @@ pub(crate) async fn keep_running<L, F>(
         let started = clock.elapsed();
         let mut task = AbortOnDrop(tokio::spawn(run(Arc::clone(&pulse))));
         let ended = tokio::select! {
+            biased;
             ended = &mut task.0 => Some(ended),
             () = pulse.stalls(&**clock, patience) => None,
         };

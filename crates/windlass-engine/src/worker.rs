@@ -296,6 +296,7 @@ impl Worker {
     ) -> Result<Stopped, StoreError> {
         let abort_handlers = AbortOnDrop(self);
         let error = tokio::select! {
+            biased;
             stopped = self.run_loops(stop, stop_now) => return Ok(stopped),
             error = self.engine.writes().stopped() => error,
         };
@@ -337,6 +338,7 @@ impl Worker {
         let mut loops = self.start_loops(&loops_stop);
         info!(worker = %self.config.name, "started");
         tokio::select! {
+            biased;
             () = stop.cancelled() => {}
             () = stop_now.cancelled() => {}
             () = self.stopped_by_operator() => {}
@@ -351,6 +353,7 @@ impl Worker {
             .shared();
         // Let a claim that is in flight finish: the fetcher gives its jobs back.
         tokio::select! {
+            biased;
             _ = fetching.join_next() => {}
             () = grace.clone() => {}
             () = stop_now.cancelled() => {}
@@ -409,6 +412,7 @@ impl Worker {
     /// Waits for a future, but at most for `time`.
     async fn with_timeout<T>(&self, time: Duration, what: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
+            biased;
             done = what => Some(done),
             () = self.engine.clock().sleep(time) => None,
         }
@@ -418,6 +422,7 @@ impl Worker {
     /// waits until everything is settled. Returns how many jobs it gave back.
     async fn wind_down(&self, grace: Shared<Wait>, stop_now: &CancellationToken) -> usize {
         tokio::select! {
+            biased;
             () = self.registry.wait_until_empty() => return 0,
             () = grace => {}
             () = stop_now.cancelled() => {}
@@ -425,6 +430,7 @@ impl Worker {
         let released = self.dispatcher.release_all();
         // The remaining handlers were asked to stop. Abort them after their grace period.
         tokio::select! {
+            biased;
             () = self.registry.wait_until_empty() => return released,
             () = self.engine.clock().sleep(self.config.cancel_grace) => {}
             () = stop_now.cancelled() => {}

@@ -170,6 +170,7 @@ impl SignalFollower {
             }
             pulse.rest();
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {}
                 () = changed => {}
                 () = clock.sleep(READ_EVERY) => {}

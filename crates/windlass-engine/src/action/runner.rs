@@ -386,6 +386,7 @@ impl ActionRunner {
             };
             let next = clock.now().saturating_add(wait);
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = changed => {}
                 () = clock.sleep_until(next) => {}

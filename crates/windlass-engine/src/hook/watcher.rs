@@ -206,6 +206,7 @@ impl HookWatcher {
             pulse.rest();
             let next = clock.now().saturating_add(self.config.every);
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = clock.sleep_until(next) => {}
             }

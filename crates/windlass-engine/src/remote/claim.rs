@@ -319,6 +319,7 @@ impl<A: Admission> PendingClaim<A> {
                 }
             };
             tokio::select! {
+                biased;
                 () = &mut timeout => return Ok(RemoteClaimed { jobs, signal }),
                 () = stop.cancelled() => return Ok(RemoteClaimed { jobs, signal }),
                 () = &mut heartbeat => {

@@ -151,6 +151,7 @@ impl Signals {
             }
         };
         tokio::select! {
+            biased;
             _ = changes.changed() => {}
             () = watch => {}
         }

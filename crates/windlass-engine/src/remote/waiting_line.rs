@@ -217,6 +217,7 @@ impl HeadWatch {
                 .flatten()
                 .fold(self.poll_at, Timestamp::min);
             tokio::select! {
+                biased;
                 _ = changes.wait_for(|number| *number != self.store_version) => break,
                 () = engine.clock().sleep_until(at) => break,
                 () = due_changed => {}
@@ -255,6 +256,7 @@ impl Position {
                 Role::Probe => return,
                 Role::Behind => self.wake_up.notified().await,
                 Role::Watch(watch) => tokio::select! {
+                    biased;
                     () = self.wake_up.notified() => {}
                     () = watch.wait_for_hint(engine) => self.with_line(|line| line.may_have_jobs = true),
                 },
