@@ -73,6 +73,8 @@ pub(crate) struct Fetcher {
     dispatcher: Arc<Dispatcher>,
     stop: CancellationToken,
     worker_state: watch::Receiver<WorkerState>,
+    /// Counts the changes of the store.
+    changes: watch::Receiver<u64>,
     state: Mutex<FetcherState>,
 }
 
@@ -87,9 +89,18 @@ struct FetcherState {
     discovery: Discovery,
     /// A claim whose result is unknown. The fetcher repeats it before any other claim.
     open: Option<OpenClaim>,
+    /// The queues in which nothing waits.
+    idle: BTreeMap<QueueName, IdleQueue>,
     /// How often to check rate limits: the shortest time after which one of them allows another
     /// start.
     rate_step: Option<Duration>,
+}
+
+/// A queue in which nothing waited at the last claim.
+struct IdleQueue {
+    /// The number of changes of the store before that claim.
+    changes: u64,
+    until: Timestamp,
 }
 
 /// A claim, and the pool of slots that it is for.
@@ -125,6 +136,7 @@ impl Fetcher {
             ..FetcherState::default()
         };
         let fetcher = Fetcher {
+            changes: engine.store().changes(),
             engine,
             config,
             slots,
@@ -286,7 +298,7 @@ impl Fetcher {
         pool: Pool,
         slots: FreeSlots,
     ) -> Result<usize, StoreError> {
-        let Some(rules) = self.rules(queue) else {
+        let Some(rules) = self.rules(queue).filter(|_| !self.is_idle(queue)) else {
             return Ok(0);
         };
         let plan = self.state().credits.plan(queue, rules.guards, pool, slots);
@@ -294,6 +306,20 @@ impl Fetcher {
             Some(open) if self.may_claim() => self.claim(open).await,
             _ => Ok(0),
         }
+    }
+
+    /// Whether a claim would find nothing: the last one left nothing, and the store has reported no
+    /// change since.
+    fn is_idle(&self, queue: &QueueName) -> bool {
+        let mut state = self.state();
+        let Some(idle) = state.idle.get(queue) else {
+            return false;
+        };
+        if idle.changes == *self.changes.borrow() && self.engine.now() < idle.until {
+            return true;
+        }
+        state.idle.remove(queue);
+        false
     }
 
     /// Prepares a claim. Returns `None` if the plan allows no job.
@@ -345,6 +371,7 @@ impl Fetcher {
     pub(crate) async fn claim(&self, open: OpenClaim) -> Result<usize, StoreError> {
         self.state().open = Some(open.clone());
         let store = self.engine.store();
+        let changes = *self.changes.borrow();
         let claimed = store.claim(&open.claim, self.engine.now()).await;
         let claimed = claimed.inspect_err(|error| {
             if !open.unknown && !matches!(error, StoreError::Indeterminate(_)) {
@@ -352,6 +379,13 @@ impl Fetcher {
             }
         })?;
         let (count, taken) = (claimed.jobs.len(), claimed.taken());
+        if let Some(until) = claimed.idle_until {
+            let (queue, idle) = (open.claim.queue.clone(), &mut self.state().idle);
+            if idle.len() >= IDLE_MAX {
+                idle.clear();
+            }
+            idle.insert(queue, IdleQueue { changes, until });
+        }
         let jobs = self.renew_worn(claimed.jobs).await?;
         let (queue, plan) = (&open.claim.queue, &open.claim.plan);
         if let Some(rules) = self.rules(queue) {
@@ -469,6 +503,7 @@ impl Fetcher {
                     let wait = backoff.next();
                     warn!(%error, ?wait, "claim failed; retrying");
                     tokio::select! {
+                        biased;
                         () = self.stop.cancelled() => {}
                         () = clock.sleep(wait) => {}
                     }
@@ -491,6 +526,7 @@ impl Fetcher {
     async fn wait_until_resumed(&self) {
         let mut worker_state = self.worker_state.clone();
         tokio::select! {
+            biased;
             () = self.stop.cancelled() => {}
             // An error means that the worker was dropped; the fetcher ends with it.
             _ = worker_state.wait_for(|state| *state == WorkerState::Running) => {}
@@ -518,11 +554,13 @@ impl Fetcher {
         let listens =
             self.slots.free() > 0 && (has_queues || !self.state().discovery.has_pending_look());
         tokio::select! {
+            biased;
             () = self.stop.cancelled() => WakeReason::Recheck,
-            () = self.slots.freed().notified() => WakeReason::Recheck,
+            // Before the rechecks: on a busy worker a slot is freed all the time.
             _ = changes.changed(), if listens => WakeReason::JobsMayBeDue,
-            () = due_changed => WakeReason::Recheck,
             () = clock.sleep_until(at) => WakeReason::JobsMayBeDue,
+            () = self.slots.freed().notified() => WakeReason::Recheck,
+            () = due_changed => WakeReason::Recheck,
         }
     }
 
@@ -582,6 +620,9 @@ fn attempt_id(job: &Job) -> AttemptId {
         attempt: job.attempt,
     }
 }
+
+/// The most queues that are remembered as idle.
+const IDLE_MAX: usize = 10_000;
 
 /// The shortest interval at which a rate limit is checked.
 const RATE_STEP_MIN: Duration = Duration::from_millis(10);

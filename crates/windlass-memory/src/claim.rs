@@ -57,6 +57,7 @@ impl State {
             jobs,
             both_lanes_ready,
             repeated: false,
+            idle_until: None,
         }
     }
 
@@ -168,6 +169,7 @@ impl State {
             jobs: live.cloned().collect(),
             both_lanes_ready: false,
             repeated: true,
+            idle_until: None,
         })
     }
 

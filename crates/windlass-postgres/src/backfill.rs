@@ -125,7 +125,7 @@ async fn write(
             changes.add_member(job, 1);
             changes.count_failure(job, job.group_seen_at());
         }
-        changes.write(session).await?;
+        changes.write(session)?;
     }
     let ids = uuids(jobs.iter().map(|job| job.id));
     let causes: Vec<Option<i64>> = jobs.iter().map(|job| job.fingerprint.map(cause)).collect();

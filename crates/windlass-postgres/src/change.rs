@@ -311,7 +311,7 @@ impl ChangeBatch {
         if let Some((action, count, by)) = counted {
             tallies.count_action(action, count, by);
         }
-        tallies.write(session).await?;
+        tallies.write(session)?;
         let patches = matches!(change, Change::Patch(_));
         if patches {
             for table in [DEAD, FINISHED] {
@@ -328,7 +328,7 @@ impl ChangeBatch {
             Some((job.id, attempt))
         });
         let attempts: Vec<(JobId, Attempt)> = attempts.collect();
-        write::insert_attempts(session, &attempts).await?;
+        write::insert_attempts(session, &attempts)?;
         let was_finished = |before: &StoredJob| before.table != JOBS;
         let active =
             changed().filter(|(before, job)| !was_finished(before) && !job.state().is_final());
@@ -337,16 +337,14 @@ impl ChangeBatch {
         } else {
             JobOptions::Keep
         };
-        Columns::of(active.map(|(_, job)| job), now)
-            .update(session, job_options)
-            .await?;
+        Columns::of(active.map(|(_, job)| job), now).update(session, job_options)?;
         for table in [JOBS, DEAD] {
             let finished =
                 changed().filter(|(before, job)| before.table == table && job.state().is_final());
             let finished: Vec<(Job, LastAttempt)> = finished
                 .map(|(_, job)| (job.clone(), LastAttempt::default()))
                 .collect();
-            write::finish(session, &finished, table).await?;
+            write::finish(session, &finished, table)?;
         }
         let revived =
             || changed().filter(|(before, job)| was_finished(before) && !job.state().is_final());
@@ -357,8 +355,7 @@ impl ChangeBatch {
         let revived: Vec<&Job> = revived().map(|(_, job)| job).collect();
         write::insert_revived(session, &revived, now).await?;
         let moved = changed().filter(|(before, job)| before.job.queue != job.queue);
-        unique_key::release_in(session, moved.map(|(before, job)| (&before.job.queue, job)))
-            .await?;
+        unique_key::release_in(session, moved.map(|(before, job)| (&before.job.queue, job)))?;
         let active = changed().filter(|(_, job)| !job.state().is_final());
         let active: Vec<&Job> = active.map(|(_, job)| job).collect();
         if !unique_key::acquire(session, &active, now).await?.is_empty() {
@@ -427,7 +424,7 @@ async fn purge(
     if let Some((action, count, by)) = step.and_then(|step| step.count(&answers)) {
         tallies.count_action(action, count, by);
     }
-    tallies.write(session).await?;
+    tallies.write(session)?;
     for table in [DEAD, FINISHED] {
         let of_table = removed.iter().filter(|found| found.table == table);
         remove(session, table, of_table.map(|found| found.job.id)).await?;

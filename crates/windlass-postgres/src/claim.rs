@@ -1,31 +1,31 @@
 //! Claims: jobs start, each under a lease.
 //!
-//! A plain claim ("the first N jobs of a queue") of a queue without limits takes three round trips:
+//! A plain claim ("the first N jobs of a queue") of a queue without limits is one call of the
+//! function `windlass.claim_v1` in a transaction of its own, so one round trip: it promotes due
+//! jobs, checks whether anything limits the claim, takes the jobs and records the claim.
 //!
-//! 1. Begin; promote due jobs; read the [`ClaimConditions`]; take the retries that come first.
-//! 2. Take fresh jobs.
-//! 3. Commit, after all rows were read. If a newer version wrote one of the rows, this version
-//!    cannot read it and must not lease it; the transaction is rolled back, the unreadable jobs are
-//!    parked (`unreadable.rs`), and the claim is repeated without them. After a commit it would be
-//!    too late for that.
+//! A newer version may have written a row that this version cannot read, and this shows only after
+//! the commit. Then the lease of such a job is taken back and the job is parked
+//! (`unreadable.rs`), as if it had never been claimed; the other jobs start.
 //!
-//! If the first round trip shows that something limits the claim, it takes nothing there, and
-//! `bounded.rs` continues with locks and counts.
+//! If something limits the claim, the function takes nothing, and `bounded.rs` continues with locks
+//! and counts. [`LimitedQueues`](crate::limited::LimitedQueues) remembers such queues, whose next
+//! claim calls the function within a longer transaction.
 //!
 //! A claim has an id. The table `claims` records which attempts it started, so that a caller that
 //! does not know the result can repeat the claim and get the same leases.
 
 mod bounded;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use tokio_postgres::Row;
 use windlass_core::fairness::Mix;
 use windlass_core::{Job, QueueName, Timestamp, fixed_hash};
 use windlass_store::{CLAIM_MAX, Claim, Claimed, DueQueues, PAGE_MAX};
 
-use crate::error::{DriverError, DriverResult};
-use crate::param::{Time, params, saturating_u32};
+use crate::error::DriverResult;
+use crate::param::{Time, int, params, saturating_u32};
 use crate::read::active;
 use crate::row::{self, ACTIVE_COLUMNS};
 use crate::session::Session;
@@ -34,19 +34,19 @@ use crate::unreadable::{Unreadable, skip_unreadable, split_unreadable};
 use crate::watermark::{ClaimLane, ClaimOrder, Watermarks};
 
 /// The most jobs that one claim promotes (marks as due).
-const PROMOTE_MAX: i64 = 5000;
+const PROMOTE_MAX: i32 = 5000;
 
 /// A claim in the form that its statements need.
 pub(crate) struct ClaimParams<'a> {
     claim: &'a Claim,
     now: Timestamp,
-    id: uuid::Uuid,
+    pub(crate) id: uuid::Uuid,
     queue: &'a str,
     kinds: Vec<&'a str>,
     /// Whether the claim wants these kinds (`true`) or all others (`false`).
     includes: bool,
-    worker: &'a str,
-    lease: Time,
+    pub(crate) worker: &'a str,
+    pub(crate) lease: Time,
     settings: i32,
 }
 
@@ -57,32 +57,60 @@ struct LaneStart {
     version: u64,
 }
 
-impl LaneStart {
-    /// Starts earlier if one of the promoted jobs comes before the start. Returns whether it does.
-    fn lower(&mut self, promoted: &[Promoted]) -> bool {
-        let same_lane = promoted
-            .iter()
-            .filter(|(queue, lane, _)| *queue == self.lane.0 && *lane == self.lane.1);
-        let first = same_lane.map(|(_, _, order)| *order).min();
-        let earlier = first.filter(|first| *first < self.from);
-        self.from = earlier.unwrap_or(self.from);
-        earlier.is_some()
-    }
-}
-
 /// A job that became due: its queue, lane and claim order.
 pub(crate) type Promoted = (QueueName, i16, ClaimOrder);
 
-/// What decides how a claim proceeds.
-struct ClaimConditions {
+/// What `windlass.claim_v1` returned.
+#[derive(Default)]
+struct Answer {
+    /// The rows of the claimed jobs.
+    taken: Vec<Row>,
+    /// The first job of each queue and lane that became due.
+    promoted: Vec<Promoted>,
     /// The claim was made before.
     repeated: bool,
     /// The queue has limits.
     bounded: bool,
     /// The queue has due jobs with a concurrency key.
     keyed: bool,
-    /// Both fresh jobs and retries wait.
+    /// Both fresh jobs and retries waited.
     both_wait: bool,
+    /// No job that the claim could take is left.
+    exhausted: bool,
+    /// When the next job of any queue becomes due.
+    next_at: Option<Timestamp>,
+}
+
+/// The columns that follow those of a job.
+const PART: usize = 24;
+
+impl Answer {
+    fn read(rows: Vec<Row>) -> DriverResult<Self> {
+        let mut answer = Answer::default();
+        let mut due = Vec::new();
+        for found in rows {
+            match found.try_get(PART)? {
+                0_i16 => answer.taken.push(found),
+                1_i16 => due.push(found),
+                _ => {
+                    answer.repeated = found.try_get(PART + 2)?;
+                    answer.bounded = found.try_get(PART + 3)?;
+                    answer.keyed = found.try_get(PART + 4)?;
+                    answer.both_wait = found.try_get(PART + 5)?;
+                    let exhausted: Option<bool> = found.try_get(PART + 6)?;
+                    answer.exhausted = exhausted.unwrap_or(false);
+                    // A time that cannot be read is a job that needs a look.
+                    answer.next_at =
+                        row::optional_time(&found, PART + 7).unwrap_or(Some(Timestamp::MIN));
+                }
+            }
+        }
+        answer.promoted = skip_unreadable("promoted", &due, |found| {
+            let order = (found.try_get(3)?, row::time(found, 4)?, row::id(found, 0)?);
+            Ok((row::name(found, 1)?, found.try_get(PART + 1)?, order))
+        });
+        Ok(answer)
+    }
 }
 
 impl<'a> ClaimParams<'a> {
@@ -122,10 +150,34 @@ impl<'a> ClaimParams<'a> {
 
 /// The result of one try of a claim.
 pub(crate) enum ClaimOutcome {
-    /// The claim is committed. Has the claimed jobs, and the jobs that it promoted.
-    Done(Claimed, Vec<Promoted>),
+    /// The claim is committed.
+    Done(DoneClaim),
     /// The claim met unreadable jobs and took nothing. Park them, then repeat the claim.
     Unreadable(Vec<Unreadable>),
+    /// Something limits the claim, and it took nothing. Repeat it within a longer transaction.
+    Limited,
+}
+
+/// A claim that is committed.
+pub(crate) struct DoneClaim {
+    pub(crate) claimed: Claimed,
+    /// The first job of each queue and lane that became due.
+    pub(crate) promoted: Vec<Promoted>,
+    /// Jobs that the claim took but that cannot be read. Their lease must be taken back.
+    pub(crate) unreadable: Vec<Unreadable>,
+    /// Whether something limited the claim, such as a limit of the queue.
+    pub(crate) limited: bool,
+    /// If nothing is left to claim: when the next job of any queue becomes due.
+    pub(crate) idle_until: Option<Timestamp>,
+}
+
+/// How a claim uses transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClaimMode {
+    /// One round trip, unless something limits the claim.
+    Single,
+    /// A transaction that can continue with locks and counts.
+    Limited,
 }
 
 /// Claims jobs. If the same claim runs twice at the same time, the second one waits for the first
@@ -135,141 +187,115 @@ pub(crate) async fn claim(
     settings: &Settings,
     marks: &Watermarks,
     claim_params: &ClaimParams<'_>,
+    mode: ClaimMode,
 ) -> DriverResult<ClaimOutcome> {
-    session.lock_first(fixed_hash(claim_params.id.as_bytes()).cast_signed());
-    let plan = claim_params.claim.plan;
-    let limit = plan.limit.min(saturating_u32(CLAIM_MAX));
-    let first = match plan.mix {
-        Mix::RetriesFirst(first) if claim_params.is_plain() => {
-            first.min(plan.retries_max).min(limit)
-        }
-        _ => 0,
+    let (fresh, retry) = (claim_params.start(0, marks), claim_params.start(1, marks));
+    let plain = claim_params.is_plain();
+    let single = plain && mode == ClaimMode::Single;
+    let answer = call(session, claim_params, &fresh, &retry, single).await?;
+    let promoted = answer.promoted;
+    let done = |claimed, promoted, limited| {
+        ClaimOutcome::Done(DoneClaim {
+            claimed,
+            promoted,
+            unreadable: Vec::new(),
+            limited,
+            idle_until: None,
+        })
     };
-    let (mut fresh, mut retry) = (claim_params.start(0, marks), claim_params.start(1, marks));
-    let (mut conditions, mut retries, promoted) =
-        prepare(session, claim_params, &fresh, &retry, first).await?;
-    // Jobs that became due just now may come before the start of this claim: look again from there.
-    if fresh.lower(&promoted) | retry.lower(&promoted) {
-        let first = if retries.is_empty() { first } else { 0 };
-        let (again, more, _) = prepare(session, claim_params, &fresh, &retry, first).await?;
-        conditions.both_wait |= again.both_wait;
-        retries.extend(more);
-    }
-    let needs_checks = conditions.bounded || conditions.keyed || !claim_params.is_plain();
-    if (conditions.repeated || needs_checks) && !retries.is_empty() {
-        return Err(DriverError::Collision); // the conditions changed between the two statements
-    }
-    if conditions.repeated {
+    if answer.repeated {
         let claimed = repeat_claim(session, settings, claim_params).await?;
-        return Ok(ClaimOutcome::Done(claimed, promoted));
+        return Ok(done(claimed, promoted, false));
     }
-    if needs_checks {
-        let claimed =
-            bounded::claim(session, claim_params, conditions.bounded, conditions.keyed).await?;
+    if answer.bounded || answer.keyed || !plain {
+        if single {
+            return Ok(ClaimOutcome::Limited);
+        }
+        let claimed = bounded::claim(session, claim_params, answer.bounded, answer.keyed).await?;
         return Ok(match claimed {
-            Ok(claimed) => ClaimOutcome::Done(claimed, promoted),
+            Ok(claimed) => done(claimed, promoted, true),
             Err(unreadable) => ClaimOutcome::Unreadable(unreadable),
         });
     }
-    let no_more_retries = len(&retries) < first || plan.retries_max <= len(&retries);
-    let fresh_max = (limit - len(&retries)).min(plan.fresh_max);
-    let more = take(session, claim_params, &fresh, fresh_max).await?;
-    let mut last = Vec::new();
-    if !no_more_retries {
-        let left = limit - len(&retries) - len(&more);
-        let retries_max = left.min(plan.retries_max - len(&retries));
-        last = take(session, claim_params, &retry, retries_max).await?;
+    let (jobs, unreadable) = started(&answer.taken, claim_params)?;
+    if !single {
+        // Nothing is committed yet, so the claim can be repeated without the unreadable jobs.
+        if !unreadable.is_empty() {
+            session.roll_back().await?;
+            return Ok(ClaimOutcome::Unreadable(unreadable));
+        }
+        session.commit().await?;
     }
-    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
-    for rows in [&retries, &more, &last] {
-        let (started, others) = started(rows, claim_params)?;
-        jobs.extend(started);
-        unreadable.extend(others);
-    }
-    // Nothing is committed yet, so the other jobs can still be claimed without the unreadable ones.
-    if !unreadable.is_empty() {
-        session.roll_back().await?;
-        return Ok(ClaimOutcome::Unreadable(unreadable));
-    }
-    session.commit().await?;
     // The next claim starts after the jobs of this one.
-    advance(marks, &fresh, &more)?;
-    advance(marks, &retry, &retries)?;
-    advance(marks, &retry, &last)?;
-    let both_lanes_ready = conditions.both_wait;
+    advance(marks, &fresh, &answer.taken)?;
+    advance(marks, &retry, &answer.taken)?;
     let claimed = Claimed {
         jobs,
-        both_lanes_ready,
-        repeated: false,
+        both_lanes_ready: answer.both_wait,
+        ..Claimed::default()
     };
-    Ok(ClaimOutcome::Done(claimed, promoted))
+    let is_idle = answer.exhausted && unreadable.is_empty();
+    Ok(ClaimOutcome::Done(DoneClaim {
+        claimed,
+        promoted,
+        unreadable,
+        limited: false,
+        idle_until: is_idle.then(|| answer.next_at.unwrap_or(Timestamp::MAX)),
+    }))
 }
 
-/// Promotes due jobs, reads the conditions of the claim, and takes the retries that come first, in
-/// one round trip. `claim.sql` checks the conditions itself and takes nothing if there are limits.
-async fn prepare(
+const CLAIM: &str = "select * from windlass.claim_v1(\
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)";
+
+/// Calls the function that promotes due jobs, reads the conditions of the claim, and takes jobs if
+/// nothing limits it.
+async fn call(
     session: &mut Session,
     claim_params: &ClaimParams<'_>,
     fresh: &LaneStart,
     retry: &LaneStart,
-    first: u32,
-) -> DriverResult<(ClaimConditions, Vec<Row>, Vec<Promoted>)> {
-    let now = Time(claim_params.now);
+    single: bool,
+) -> DriverResult<Answer> {
+    let plan = claim_params.claim.plan;
+    let first = match plan.mix {
+        Mix::RetriesFirst(first) => first,
+        _ => 0,
+    };
+    let limit = if claim_params.is_plain() {
+        plan.limit.min(saturating_u32(CLAIM_MAX))
+    } else {
+        0
+    };
     let (fresh_rank, fresh_at, fresh_id) = columns(fresh.from);
     let (retry_rank, retry_at, retry_id) = columns(retry.from);
-    let promote = params![now, PROMOTE_MAX];
-    let check = params![
-        claim_params.queue,
+    let params = params![
         claim_params.id,
-        now,
+        fixed_hash(claim_params.id.as_bytes()).cast_signed(),
+        claim_params.queue,
         claim_params.kinds,
+        claim_params.includes,
+        Time(claim_params.now),
+        claim_params.lease,
+        claim_params.settings,
+        claim_params.worker,
         fresh_rank,
         fresh_at,
         fresh_id,
         retry_rank,
         retry_at,
         retry_id,
-        claim_params.includes,
+        int(limit),
+        int(first),
+        int(plan.fresh_max),
+        int(plan.retries_max),
+        PROMOTE_MAX,
     ];
-    let (lane, limit) = (1_i16, i64::from(first));
-    let take = params![
-        claim_params.queue,
-        lane,
-        now,
-        claim_params.kinds,
-        retry_rank,
-        retry_at,
-        retry_id,
-        limit,
-        claim_params.id,
-        true,
-        claim_params.lease,
-        claim_params.settings,
-        claim_params.worker,
-        claim_params.includes,
-    ];
-    let [promoted, conditions, rows] = session
-        .queries([
-            (include_str!("../sql/promote.sql"), promote),
-            (include_str!("../sql/claim_conditions.sql"), check),
-            (&TAKE, take),
-        ])
-        .await?;
-    let claim_orders = claim_orders(&promoted);
-    let answer = |column: usize| -> DriverResult<bool> {
-        let found = conditions
-            .first()
-            .map(|row| row.try_get(column))
-            .transpose()?;
-        Ok(found.unwrap_or(false))
+    let rows = if single {
+        session.single(CLAIM, params).await?
+    } else {
+        session.query(CLAIM, params).await?
     };
-    let conditions = ClaimConditions {
-        repeated: answer(0)?,
-        bounded: answer(1)?,
-        keyed: answer(2)?,
-        both_wait: answer(3)? && answer(4)?,
-    };
-    Ok((conditions, rows, claim_orders))
+    Answer::read(rows)
 }
 
 fn claim_orders(promoted: &[Row]) -> Vec<Promoted> {
@@ -293,7 +319,7 @@ pub(crate) async fn due_queues(
     let from = after.as_deref().map_or(prefix, |after| after.max(prefix));
     let like = query.pattern.as_str().replace('_', r"\_").replace('*', "%");
     let limit = i32::try_from(query.limit.min(PAGE_MAX)).unwrap_or(i32::MAX);
-    let promote = params![Time(now), PROMOTE_MAX];
+    let promote = params![Time(now), i64::from(PROMOTE_MAX)];
     let due = params![kinds, from, prefix, like, Time(now), limit];
     let [promoted, found] = session
         .queries([
@@ -306,37 +332,6 @@ pub(crate) async fn due_queues(
     Ok((queues, claim_orders(&promoted)))
 }
 
-static TAKE: LazyLock<String> =
-    LazyLock::new(|| include_str!("../sql/claim.sql").replace("/* columns */", ACTIVE_COLUMNS));
-
-/// Claims the first jobs of a lane.
-async fn take(
-    session: &mut Session,
-    claim_params: &ClaimParams<'_>,
-    start: &LaneStart,
-    limit: u32,
-) -> DriverResult<Vec<Row>> {
-    let (rank, at, id) = columns(start.from);
-    let (lane, limit) = (start.lane.1, i64::from(limit));
-    let params = params![
-        claim_params.queue,
-        lane,
-        Time(claim_params.now),
-        claim_params.kinds,
-        rank,
-        at,
-        id,
-        limit,
-        claim_params.id,
-        false,
-        claim_params.lease,
-        claim_params.settings,
-        claim_params.worker,
-        claim_params.includes,
-    ];
-    session.query(&TAKE, params).await
-}
-
 fn columns(order: ClaimOrder) -> (i32, Time, uuid::Uuid) {
     let (rank, at, id) = order;
     (rank, Time(at), row::uuid(id))
@@ -346,8 +341,12 @@ fn columns(order: ClaimOrder) -> (i32, Time, uuid::Uuid) {
 fn advance(marks: &Watermarks, start: &LaneStart, rows: &[Row]) -> DriverResult<()> {
     let mut last = None;
     for found in rows {
-        let order = (found.try_get(3)?, row::time(found, 4)?, row::id(found, 0)?);
-        last = last.max(Some(order));
+        let lane: i16 = found.try_get(PART + 1)?;
+        if lane == start.lane.1
+            && let Ok(at) = row::time(found, 4)
+        {
+            last = last.max(Some((found.try_get(3)?, at, row::id(found, 0)?)));
+        }
     }
     if let Some(order) = last {
         marks.advance(&start.lane, start.version, order);
@@ -355,7 +354,8 @@ fn advance(marks: &Watermarks, start: &LaneStart, rows: &[Row]) -> DriverResult<
     Ok(())
 }
 
-/// Returns the jobs of the rows of a claim in claim order, and those that cannot be read.
+/// Returns the jobs of the rows of a claim, those of each lane in claim order, and those that cannot
+/// be read.
 fn started(
     rows: &[Row],
     claim_params: &ClaimParams<'_>,
@@ -363,7 +363,10 @@ fn started(
     let settings = Arc::new(claim_params.claim.retry.clone());
     let settings = SettingsById::from([(claim_params.settings, Ok(settings))]);
     let (mut jobs, unreadable) = split_unreadable(rows, |found| row::active(found, &settings))?;
-    jobs.sort_by_key(Job::claim_order);
+    // The rows of each step come in any order; the steps are in the order of the plan.
+    for step in jobs.chunk_by_mut(|one, next| one.lane() == next.lane()) {
+        step.sort_by_key(Job::claim_order);
+    }
     Ok((jobs, unreadable))
 }
 
@@ -385,11 +388,7 @@ async fn repeat_claim(
     jobs.sort_by_key(|job| (job.lane(), job.claim_order()));
     Ok(Claimed {
         jobs,
-        both_lanes_ready: false,
         repeated: true,
+        ..Claimed::default()
     })
-}
-
-fn len(rows: &[Row]) -> u32 {
-    saturating_u32(rows.len())
 }

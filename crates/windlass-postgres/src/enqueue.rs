@@ -41,7 +41,8 @@ async fn insert(
     now: Timestamp,
 ) -> DriverResult<Option<HashSet<JobId>>> {
     let columns = Columns::of(jobs, now);
-    let sql = include_str!("../sql/insert_jobs.sql");
+    let sql = "select * from windlass.enqueue_v1(\
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
     let rows = match columns
         .insert(session, sql, InsertMode::OwnTransaction)
         .await
@@ -170,9 +171,7 @@ async fn enqueue_with_checks(
         return Err(DriverError::Collision);
     }
     let replaced = state.replaced.iter().filter_map(|id| state.jobs.get(id));
-    Columns::of(replaced, now)
-        .update(session, JobOptions::Keep)
-        .await?;
+    Columns::of(replaced, now).update(session, JobOptions::Keep)?;
     session.commit().await?;
     Ok(answers)
 }

@@ -77,7 +77,7 @@ impl DriverError {
         }
     }
 
-    /// Whether a check inside a statement failed: `refuse_finished_ids.sql` found the id of a
+    /// Whether a check inside a statement failed: `windlass.enqueue_v1` found the id of a
     /// finished job.
     pub(crate) fn is_failed_check(&self) -> bool {
         self.code()

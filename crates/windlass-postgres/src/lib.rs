@@ -13,6 +13,7 @@ mod enqueue;
 mod error;
 mod failure_group;
 mod fold;
+mod limited;
 mod list;
 mod migrate;
 mod node;

@@ -18,7 +18,7 @@ pub struct Migration {
 }
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 2] = [
+pub const MIGRATIONS: [Migration; 3] = [
     Migration {
         number: 1,
         name: "jobs",
@@ -28,6 +28,11 @@ pub const MIGRATIONS: [Migration; 2] = [
         number: 2,
         name: "failure groups",
         sql: include_str!("../migrations/0002_failure_groups.sql"),
+    },
+    Migration {
+        number: 3,
+        name: "functions",
+        sql: include_str!("../migrations/0003_functions.sql"),
     },
 ];
 

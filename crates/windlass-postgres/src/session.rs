@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use deadpool_postgres::Object;
+use futures_util::future::join_all;
 use tokio_postgres::{Client, Row};
 
-use crate::error::DriverResult;
-use crate::param::Param;
+use crate::error::{DriverError, DriverResult};
+use crate::param::{Param, QueuedStatement};
 
 /// The SQL that begins a transaction.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct Session {
     lock: Option<i64>,
     begun: bool,
     clean: bool,
+    /// Statements that go along with the next one.
+    queued: Vec<QueuedStatement>,
     /// Set when `COMMIT` is sent. From then on, an error does not mean that nothing happened.
     committing: Arc<AtomicBool>,
 }
@@ -44,6 +47,7 @@ impl Session {
             lock: None,
             begun: false,
             clean: true,
+            queued: Vec::new(),
             committing,
         }
     }
@@ -68,24 +72,23 @@ impl Session {
         }
     }
 
+    /// Runs a statement whose result does not matter, in the round trip of the next statement or of
+    /// the commit.
+    pub(crate) fn queue(&mut self, sql: &str, params: &[Param<'_>]) -> DriverResult<()> {
+        let statement = QueuedStatement::new(sql, params)
+            .map_err(|error| DriverError::damaged(format!("a parameter: {error}")))?;
+        self.queued.push(statement);
+        Ok(())
+    }
+
     /// Runs a statement in the transaction. The first one begins it, in the same round trip.
     pub(crate) async fn query(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
     ) -> DriverResult<Vec<Row>> {
-        self.clean = false;
-        if self.begun {
-            return Ok(self.client().query_typed(sql, params).await?);
-        }
-        self.begun = true;
-        let (client, begin) = (self.client(), self.begin_text());
-        let (begun, rows) = tokio::join!(
-            client.batch_execute(&begin),
-            client.query_typed(sql, params)
-        );
-        begun?;
-        Ok(rows?)
+        let [rows] = self.queries([(sql, params)]).await?;
+        Ok(rows)
     }
 
     /// Runs several statements in the transaction, in one round trip.
@@ -95,7 +98,9 @@ impl Session {
     ) -> DriverResult<[Vec<Row>; N]> {
         self.clean = false;
         let begin = !std::mem::replace(&mut self.begun, true);
+        let queued = std::mem::take(&mut self.queued);
         let (client, text) = (self.client(), self.begin_text());
+        let before = queued.iter().map(|statement| statement.run(client));
         let all = statements.map(|(sql, params)| client.query_typed(sql, params));
         let begin = async {
             if begin {
@@ -104,8 +109,9 @@ impl Session {
                 Ok(())
             }
         };
-        let (begun, rows) = tokio::join!(begin, futures_util::future::join_all(all));
+        let (begun, before, rows) = tokio::join!(begin, join_all(before), join_all(all));
         begun?;
+        before.into_iter().collect::<Result<(), _>>()?;
         let rows: Vec<Vec<Row>> = rows.into_iter().collect::<Result<_, _>>()?;
         Ok(rows
             .try_into()
@@ -121,13 +127,25 @@ impl Session {
         if !self.begun {
             return self.single(sql, params).await;
         }
+        self.queue(sql, params)?;
+        let rows = self.commit_queued().await?;
+        Ok(rows.into_iter().next_back().unwrap_or_default())
+    }
+
+    /// Runs the queued statements and commits, in one round trip.
+    async fn commit_queued(&mut self) -> DriverResult<Vec<Vec<Row>>> {
         self.clean = false;
         self.committing.store(true, Ordering::Relaxed);
+        let queued = std::mem::take(&mut self.queued);
         let client = self.client();
-        let (rows, committed) = tokio::join!(
-            client.query_typed(sql, params),
-            client.batch_execute("commit")
-        );
+        let statements = queued.iter().map(|statement| statement.query(client));
+        let (rows, committed) = tokio::join!(join_all(statements), client.batch_execute("commit"));
+        let rows: Result<Vec<Vec<Row>>, _> = rows.into_iter().collect();
+        // `COMMIT` of a failed transaction rolls it back, so the connection can be used again.
+        self.clean = committed.is_ok();
+        if committed.is_ok() && rows.is_err() {
+            self.committing.store(false, Ordering::Relaxed);
+        }
         let rows = rows?;
         committed?;
         self.mark_done();
@@ -140,41 +158,21 @@ impl Session {
         sql: &str,
         params: &[Param<'_>],
     ) -> DriverResult<Vec<Row>> {
-        self.single_with_check(sql, params, "select", &[]).await
-    }
-
-    /// Like [`Session::single`], with a second statement that fails if the first one must not
-    /// happen.
-    pub(crate) async fn single_with_check(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-        second: &str,
-        second_params: &[Param<'_>],
-    ) -> DriverResult<Vec<Row>> {
         self.clean = false;
         self.committing.store(true, Ordering::Relaxed);
         let client = self.client();
-        let (begun, rows, checked, committed) = tokio::join!(
+        let (begun, rows, committed) = tokio::join!(
             client.batch_execute(&self.begin.write),
             client.query_typed(sql, params),
-            async {
-                if second_params.is_empty() {
-                    Ok(Vec::new())
-                } else {
-                    client.query_typed(second, second_params).await
-                }
-            },
             client.batch_execute("commit"),
         );
         begun?;
         // `COMMIT` of a failed transaction rolls it back, so the connection can be used again.
         self.clean = committed.is_ok();
-        if committed.is_ok() && (rows.is_err() || checked.is_err()) {
+        if committed.is_ok() && rows.is_err() {
             self.committing.store(false, Ordering::Relaxed);
         }
         let rows = rows?;
-        checked?;
         committed?;
         self.mark_done();
         Ok(rows)
@@ -233,12 +231,13 @@ impl Session {
     }
 
     pub(crate) async fn commit(&mut self) -> DriverResult<()> {
-        if !self.begun {
+        if !self.begun && self.queued.is_empty() {
             return Ok(());
         }
-        self.committing.store(true, Ordering::Relaxed);
-        self.client().batch_execute("commit").await?;
-        self.mark_done();
+        if !self.begun {
+            self.queries([]).await?;
+        }
+        self.commit_queued().await?;
         Ok(())
     }
 
@@ -250,6 +249,7 @@ impl Session {
 
     /// Rolls the transaction back.
     pub(crate) async fn roll_back(&mut self) -> DriverResult<()> {
+        self.queued.clear();
         if self.begun {
             self.client().batch_execute("rollback").await?;
             self.mark_done();

@@ -1,18 +1,19 @@
 //! Ends attempts: by a report, or because the lease expired.
 
+mod success;
+
 use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio_postgres::Row;
-use windlass_core::retry::AttemptLimit;
-use windlass_core::{
-    Delivery, Job, JobId, Outcome, Payload, Random, Report, Running, Settlement, State, Timestamp,
-    settle,
-};
+use windlass_core::{Delivery, Job, JobId, Outcome, Random, Report, Settlement, State, Timestamp};
 use windlass_store::refused::SweepPart;
 use windlass_store::stored::LastAttempt;
 use windlass_store::{Attempt, AttemptId, AttemptReport, Expired, Renewed, Settled, Swept};
+
+use success::Successes;
 
 use crate::error::{DriverError, DriverResult};
 use crate::failure_group::{Entry, Groups};
@@ -38,7 +39,7 @@ pub(crate) async fn renew(
     sorted.sort_unstable();
     let ids = uuids(sorted.iter().map(|attempt| attempt.job));
     let numbers: Vec<i32> = sorted.iter().map(|attempt| int(attempt.attempt)).collect();
-    let sql = include_str!("../sql/renew.sql");
+    let sql = "select * from windlass.renew_v1($1, $2, $3)";
     let rows = session
         .single(sql, params![ids, numbers, Time(until)])
         .await?;
@@ -86,21 +87,39 @@ pub(crate) async fn settle_all(
         let report = reports.get(*position).map(|report| &report.report);
         matches!(report, Some(Report::Succeeded(_)))
     });
-    let only_successes = others.is_empty();
-    let done = succeed(session, reports, &successes, only_successes, now).await?;
-    let mut others = others;
-    for position in successes {
+    let successes = Successes::new(reports, successes);
+    let mut ended = EndedJobs::default();
+    let done = if others.is_empty() {
+        successes.end(session, now).await?
+    } else {
+        let (done, rows) = successes
+            .end_and_lock(session, job_ids(reports, &others), now)
+            .await?;
+        ended
+            .end_running(session, settings, (reports, &others), &rows, now)
+            .await?;
+        done
+    };
+    // Operators may have changed the other jobs, so `core` decides about them. If the successes
+    // were a transaction of their own, this is a second one.
+    let mut undone = Vec::new();
+    for position in successes.positions {
         let Some(report) = reports.get(position) else {
             continue;
         };
         match (done.get(&report.attempt_id), answers.get_mut(position)) {
             (Some(settlement), Some(answer)) => *answer = Some(Settled::Done(settlement.clone())),
-            // Operators may have changed the job, so `core` decides about it. If the successes were
-            // a transaction of their own, this is a second one.
-            _ => others.push(position),
+            _ => undone.push(position),
         }
     }
-    let mut ended = end_running(session, settings, reports, &others, now).await?;
+    if !undone.is_empty() {
+        let rows = session
+            .query(&LOCK, params![job_ids(reports, &undone)])
+            .await?;
+        ended
+            .end_running(session, settings, (reports, &undone), &rows, now)
+            .await?;
+    }
     let changes = ended.write(session, groups, now).await?;
     session.commit().await?;
     groups.remember(changes.failed(), now);
@@ -130,119 +149,15 @@ pub(crate) async fn settle_all(
     Ok((answers.collect(), waiting))
 }
 
-async fn succeed(
-    session: &mut Session,
-    reports: &[AttemptReport],
-    positions: &[usize],
-    own_transaction: bool,
-    now: Timestamp,
-) -> DriverResult<HashMap<AttemptId, Settlement>> {
-    if positions.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let mut sorted: Vec<&AttemptReport> = positions
+/// Locks running jobs.  $1 ids
+static LOCK: LazyLock<String> =
+    LazyLock::new(|| format!("select {ACTIVE_COLUMNS} from windlass.lock_running_v1($1)"));
+
+fn job_ids(reports: &[AttemptReport], positions: &[usize]) -> Vec<uuid::Uuid> {
+    let reports = positions
         .iter()
-        .filter_map(|position| reports.get(*position))
-        .collect();
-    sorted.sort_unstable_by_key(|report| report.attempt_id);
-    let in_order = || sorted.iter().copied();
-    let ids = uuids(in_order().map(|report| report.attempt_id.job));
-    let attempts: Vec<i32> = in_order()
-        .map(|report| int(report.attempt_id.attempt))
-        .collect();
-    let result = |report: &AttemptReport| match &report.report {
-        Report::Succeeded(result) => result.as_ref().map(|result| result.as_str().to_owned()),
-        _ => None,
-    };
-    let results: Vec<Option<String>> = in_order().map(result).collect();
-    let details: Vec<Option<String>> = in_order()
-        .map(|report| report.detail.as_ref().map(ToString::to_string))
-        .collect();
-    let sql = include_str!("../sql/succeed.sql");
-    let params = params![ids, attempts, results, details, Time(now)];
-    let rows = if own_transaction {
-        session.single(sql, params).await?
-    } else {
-        session.query(sql, params).await?
-    };
-    let mut done = HashMap::with_capacity(rows.len());
-    let results: HashMap<AttemptId, Option<Payload>> = in_order()
-        .map(|report| match &report.report {
-            Report::Succeeded(result) => (report.attempt_id, result.clone()),
-            _ => (report.attempt_id, None),
-        })
-        .collect();
-    for found in &rows {
-        let attempt = attempt_id(found)?;
-        let result = results.get(&attempt).cloned().flatten();
-        let (failures, snoozes) = (row::count(found, 2)?, row::count(found, 3)?);
-        done.insert(attempt, success(failures, snoozes, result, now));
-    }
-    Ok(done)
-}
-
-/// Returns the settlement of a success. `core` does not look at the other fields for it.
-fn success(failures: u32, snoozes: u32, result: Option<Payload>, now: Timestamp) -> Settlement {
-    let running = Running {
-        delivery: Delivery::AtLeastOnce,
-        failures,
-        snoozes,
-        losses_in_a_row: 0,
-        policy: None,
-        effective_max: AttemptLimit::ONE,
-        first_started_at: now,
-        deadline: None,
-        previous_delay: None,
-        cancel_requested: false,
-    };
-    settle(&running, Report::Succeeded(result), now, 0)
-}
-
-/// Ends attempts as `core` decides.
-async fn end_running(
-    session: &mut Session,
-    settings: &Settings,
-    reports: &[AttemptReport],
-    positions: &[usize],
-    now: Timestamp,
-) -> DriverResult<EndedJobs> {
-    let mut ended = EndedJobs::default();
-    if positions.is_empty() {
-        return Ok(ended);
-    }
-    let ids = uuids(
-        positions
-            .iter()
-            .filter_map(|position| reports.get(*position))
-            .map(|report| report.attempt_id.job),
-    );
-    let sql = format!(
-        "select {ACTIVE_COLUMNS} from {JOBS} where id = any ($1) and lease_until is not null order by id for update"
-    );
-    let rows = session.query(&sql, params![ids]).await?;
-    // An unreadable job is not ended here. A version that can read it does that when the lease
-    // expires.
-    let (jobs, unreadable) = read::active(session, settings, &rows).await?;
-    unreadable::park(session, &unreadable).await?;
-    let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
-    for position in positions {
-        let Some(report) = reports.get(*position) else {
-            continue;
-        };
-        let runs = jobs
-            .get(&report.attempt_id.job)
-            .is_some_and(|job| job.attempt == report.attempt_id.attempt);
-        let running = if runs {
-            jobs.remove(&report.attempt_id.job)
-        } else {
-            None
-        };
-        if let Some(job) = running {
-            ended.end(job, report, now);
-            ended.positions.push(*position);
-        }
-    }
-    Ok(ended)
+        .filter_map(|position| reports.get(*position));
+    uuids(reports.map(|report| report.attempt_id.job))
 }
 
 /// Jobs whose attempt ended, and jobs that expired, to be written together.
@@ -262,6 +177,40 @@ struct EndedJob {
 }
 
 impl EndedJobs {
+    /// Ends attempts whose rows are locked, as `core` decides.
+    async fn end_running(
+        &mut self,
+        session: &mut Session,
+        settings: &Settings,
+        (reports, positions): (&[AttemptReport], &[usize]),
+        rows: &[Row],
+        now: Timestamp,
+    ) -> DriverResult<()> {
+        // An unreadable job is not ended here. A version that can read it does that when the lease
+        // expires.
+        let (jobs, unreadable) = read::active(session, settings, rows).await?;
+        unreadable::park(session, &unreadable).await?;
+        let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
+        for position in positions {
+            let Some(report) = reports.get(*position) else {
+                continue;
+            };
+            let runs = jobs
+                .get(&report.attempt_id.job)
+                .is_some_and(|job| job.attempt == report.attempt_id.attempt);
+            let running = if runs {
+                jobs.remove(&report.attempt_id.job)
+            } else {
+                None
+            };
+            if let Some(job) = running {
+                self.end(job, report, now);
+                self.positions.push(*position);
+            }
+        }
+        Ok(())
+    }
+
     /// Ends a running attempt as `core` decides.
     fn end(&mut self, mut job: Job, report: &AttemptReport, now: Timestamp) {
         let before = job.clone();
@@ -309,9 +258,7 @@ impl EndedJobs {
         let changes = self.enter_groups(session, groups, now).await?;
         let active = self.jobs.iter().map(|ended| &ended.job);
         let active = active.filter(|job| !job.state().is_final());
-        Columns::of(active, now)
-            .update(session, JobOptions::Keep)
-            .await?;
+        Columns::of(active, now).update(session, JobOptions::Keep)?;
         let finished = self
             .jobs
             .iter()
@@ -319,13 +266,13 @@ impl EndedJobs {
         let finished: Vec<(Job, LastAttempt)> = finished
             .map(|ended| (ended.job.clone(), ended.last_attempt()))
             .collect();
-        write::finish(session, &finished, JOBS).await?;
+        write::finish(session, &finished, JOBS)?;
         let finished: Vec<&Job> = finished.iter().map(|(job, _)| job).collect();
         unique_key::release(session, &finished, now).await?;
         let attempts = self.jobs.iter().filter_map(|ended| ended.history_row(now));
         let attempts: Vec<(JobId, Attempt)> = attempts.collect();
-        write::insert_attempts(session, &attempts).await?;
-        changes.write(session).await?;
+        write::insert_attempts(session, &attempts)?;
+        changes.write(session)?;
         Ok(changes)
     }
 

@@ -19,17 +19,18 @@ use windlass_store::{
 };
 
 use crate::change::{self, Order};
-use crate::claim::{self, ClaimOutcome, ClaimParams};
+use crate::claim::{self, ClaimMode, ClaimOutcome, ClaimParams};
 use crate::connect::ConnectionClass::{self, Other, Vital};
 use crate::error::{DriverError, DriverResult};
 use crate::session::Session;
+use crate::unreadable::Unreadable;
 use crate::{
     PostgresStore, document, enqueue, failure_group, fold, list, node, queue, read, record, row,
     schedule, settle, tally_change, unreadable, upkeep,
 };
 
 /// The most times a claim runs if it meets unreadable jobs, each time without those it has met.
-const PARK_ROUNDS: u32 = 16;
+const CLAIM_ROUNDS: u32 = 16;
 
 impl PostgresStore {
     /// Runs a transaction on a connection of this class.
@@ -43,6 +44,36 @@ impl PostgresStore {
         Work: Future<Output = DriverResult<T>> + Send,
     {
         self.connections.run(class, work).await
+    }
+
+    /// Runs a claim once.
+    async fn claim_once(
+        &self,
+        claim: &Claim,
+        mode: ClaimMode,
+        now: Timestamp,
+    ) -> Result<ClaimOutcome, StoreError> {
+        let (settings, marks) = (&self.settings, &self.wake.marks);
+        self.run(Other, |mut session| async move {
+            let number = settings.number(&mut session, &claim.retry).await?;
+            let claim_params = ClaimParams::new(claim, number, now);
+            claim::claim(&mut session, settings, marks, &claim_params, mode).await
+        })
+        .await
+    }
+
+    /// Takes back the leases of jobs that a claim has just taken but that cannot be read.
+    async fn give_back(
+        &self,
+        claim: &Claim,
+        jobs: &[Unreadable],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let claim_params = &ClaimParams::new(claim, 0, now);
+        self.run(Other, |mut session| async move {
+            unreadable::give_back(&mut session, jobs, claim_params).await
+        })
+        .await
     }
 }
 
@@ -61,9 +92,8 @@ impl SweepSteps for PostgresStore {
                 settle::sweep(&mut session, settings, groups, part, limit, now, random).await
             })
             .await?;
-        if !waiting.is_empty() {
-            self.wake.notify_jobs(&waiting);
-        }
+        self.wake.settled();
+        self.wake.notify_jobs(&waiting);
         Ok(swept)
     }
 
@@ -105,19 +135,36 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
-        let (settings, marks) = (&self.settings, &self.wake.marks);
-        for _ in 0..PARK_ROUNDS {
-            let outcome = self
-                .run(Other, |mut session| async move {
-                    let number = settings.number(&mut session, &claim.retry).await?;
-                    let claim_params = ClaimParams::new(claim, number, now);
-                    claim::claim(&mut session, settings, marks, &claim_params).await
-                })
-                .await?;
-            let unreadable_jobs = &match outcome {
-                ClaimOutcome::Done(claimed, promoted) => {
-                    self.wake.notify_orders(promoted);
-                    return Ok(claimed);
+        let wake = &self.wake;
+        let mut mode = if wake.limited.contains(&claim.queue) {
+            ClaimMode::Limited
+        } else {
+            ClaimMode::Single
+        };
+        for _ in 0..CLAIM_ROUNDS {
+            let settles = wake.limited.settles();
+            let unreadable_jobs = &match self.claim_once(claim, mode, now).await? {
+                ClaimOutcome::Done(done) => {
+                    wake.notify_orders(done.promoted);
+                    if wake.limited.claimed(&claim.queue, done.limited, settles) {
+                        wake.wake_local();
+                    }
+                    let mut claimed = done.claimed;
+                    if done.unreadable.is_empty() {
+                        let next_at = done.idle_until;
+                        claimed.idle_until = next_at.and_then(|at| wake.idle_until(at, now));
+                        return Ok(claimed);
+                    }
+                    self.give_back(claim, &done.unreadable, now).await?;
+                    if !claimed.jobs.is_empty() {
+                        wake.wake_local(); // readable jobs may follow: claim again
+                        return Ok(claimed);
+                    }
+                    continue;
+                }
+                ClaimOutcome::Limited => {
+                    mode = ClaimMode::Limited;
+                    continue;
                 }
                 ClaimOutcome::Unreadable(unreadable) => unreadable,
             };
@@ -127,7 +174,7 @@ impl Store for PostgresStore {
             })
             .await?;
         }
-        self.wake.wake_local(); // readable jobs may follow: claim again
+        wake.wake_local(); // readable jobs may follow: claim again
         Ok(Claimed::default())
     }
 
@@ -181,12 +228,8 @@ impl Store for PostgresStore {
                     settle::settle_all(&mut session, settings, groups, reports, now).await
                 })
                 .await?;
-            if waiting.is_empty() {
-                // The ended attempts may have freed a slot of a limit.
-                self.wake.wake_local();
-            } else {
-                self.wake.notify_jobs(&waiting);
-            }
+            self.wake.settled();
+            self.wake.notify_jobs(&waiting);
             Ok(answers)
         };
         split_on_refusal(reports, step, |reason| Settled::Refused { reason }).await

@@ -72,8 +72,8 @@ impl TallyChanges {
         failed.map(|(key, _)| key.clone())
     }
 
-    /// Appends the changes.
-    pub(crate) async fn write(&self, session: &mut Session) -> DriverResult<()> {
+    /// Appends the changes, in the round trip of the next statement.
+    pub(crate) fn write(&self, session: &mut Session) -> DriverResult<()> {
         let nothing = GroupChange::default();
         let groups: Vec<(&GroupKey, &GroupChange)> = self
             .groups
@@ -97,11 +97,11 @@ impl TallyChanges {
             let hours: Vec<Option<i64>> = seen().map(|seen| Some(hour_of(seen?.0))).collect();
             let times: Vec<Option<Time>> = seen().map(|seen| Some(Time(seen?.0))).collect();
             let samples: Vec<Option<Uuid>> = seen().map(|seen| Some(row::uuid(seen?.1))).collect();
-            let sql = include_str!("../sql/insert_group_changes.sql");
+            let sql = "select windlass.insert_group_changes_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
             let params = params![
                 queues, kinds, causes, dead, retrying, failures, hours, times, samples
             ];
-            session.query(sql, params).await?;
+            session.queue(sql, params)?;
         }
         let actions = || self.actions.iter().filter(|(_, by)| **by != 0);
         let ids: Vec<Uuid> = actions().map(|((action, _), _)| uuid(*action)).collect();
@@ -109,7 +109,7 @@ impl TallyChanges {
             let counts: Vec<&str> = actions().map(|((_, count), _)| count.name()).collect();
             let jobs: Vec<i64> = actions().map(|(_, by)| *by).collect();
             let sql = include_str!("../sql/insert_revival_changes.sql");
-            session.query(sql, params![ids, counts, jobs]).await?;
+            session.queue(sql, params![ids, counts, jobs])?;
         }
         Ok(())
     }

@@ -98,13 +98,13 @@ pub(crate) async fn release(
         put(session, &outlasting, false, now).await?;
     }
     if !freed.is_empty() {
-        release_in(session, freed.iter().map(|job| (&job.queue, **job))).await?;
+        release_in(session, freed.iter().map(|job| (&job.queue, **job)))?;
     }
     Ok(())
 }
 
-/// Frees the keys that jobs hold in these queues.
-pub(crate) async fn release_in<'a>(
+/// Frees the keys that jobs hold in these queues, in the round trip of the next statement.
+pub(crate) fn release_in<'a>(
     session: &mut Session,
     jobs: impl Iterator<Item = (&'a QueueName, &'a Job)>,
 ) -> DriverResult<()> {
@@ -118,7 +118,7 @@ pub(crate) async fn release_in<'a>(
     }
     if !ids.is_empty() {
         let sql = include_str!("../sql/release_keys.sql");
-        session.query(sql, params![queues, keys, ids]).await?;
+        session.queue(sql, params![queues, keys, ids])?;
     }
     Ok(())
 }

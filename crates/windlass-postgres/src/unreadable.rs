@@ -13,6 +13,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::JobId;
 
+use crate::claim::ClaimParams;
 use crate::error::{DriverError, DriverResult};
 use crate::param::params;
 use crate::read;
@@ -78,17 +79,42 @@ pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> DriverRe
     if jobs.is_empty() {
         return Ok(());
     }
+    let (ids, reasons) = report(jobs);
+    session
+        .query(include_str!("../sql/park.sql"), params![ids, reasons])
+        .await?;
+    Ok(())
+}
+
+/// Takes back the leases of jobs that a claim has just taken, and parks the jobs.
+pub(crate) async fn give_back(
+    session: &mut Session,
+    jobs: &[Unreadable],
+    claim_params: &ClaimParams<'_>,
+) -> DriverResult<()> {
+    let (ids, reasons) = report(jobs);
+    let forget = params![claim_params.id, ids];
+    session
+        .query(include_str!("../sql/forget_claimed.sql"), forget)
+        .await?;
+    let empty = "delete from windlass.claims where id = $1 and jobs = '{}'";
+    session.query(empty, params![claim_params.id]).await?;
+    let give_back = params![ids, reasons, claim_params.lease, claim_params.worker];
+    session
+        .query_and_commit(include_str!("../sql/give_back.sql"), give_back)
+        .await?;
+    Ok(())
+}
+
+/// Logs unreadable jobs. Returns their ids in order, and why they cannot be read.
+fn report(jobs: &[Unreadable]) -> (Vec<Uuid>, Vec<&str>) {
     let mut jobs: Vec<&Unreadable> = jobs.iter().collect();
     jobs.sort_unstable_by_key(|job| job.id);
     for job in &jobs {
         tracing::warn!(job.id = %job.id, reason = job.reason, "set aside a job that this version cannot read");
     }
-    let ids: Vec<Uuid> = jobs.iter().map(|job| uuid(job.id)).collect();
-    let reasons: Vec<&str> = jobs.iter().map(|job| job.reason.as_str()).collect();
-    session
-        .query(include_str!("../sql/park.sql"), params![ids, reasons])
-        .await?;
-    Ok(())
+    let ids = jobs.iter().map(|job| uuid(job.id)).collect();
+    (ids, jobs.iter().map(|job| job.reason.as_str()).collect())
 }
 
 /// Unparks the jobs after this id that can be read now. Returns the id after which the next pass

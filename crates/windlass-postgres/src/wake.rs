@@ -3,8 +3,9 @@
 //! Between nodes a notice goes through `pg_notify`. It names, for each lane, the first position at
 //! which a job arrived, because claims start at a watermark and must not skip that job
 //! (`watermark.rs`). `pg_notify` takes a lock on the whole database at commit, so notices are never
-//! part of a verb's transaction; a background task collects them for a few milliseconds and sends
-//! one for many jobs.
+//! part of a verb's transaction: concurrent enqueues would wait for one another's sync. A
+//! background task sends the first notice at once and then at most one every few milliseconds, for
+//! many jobs. Its commit is not synced, because a notice need not survive a crash.
 //!
 //! Notices are only hints. If they do not arrive, for example behind a transaction pooler, every
 //! node still polls once a second.
@@ -12,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -22,6 +24,7 @@ use windlass_core::{Job, JobId, QueueName, Timestamp};
 
 use crate::connect::{ConnectionClass, Connections};
 use crate::error::DriverResult;
+use crate::limited::LimitedQueues;
 use crate::lock;
 use crate::param::{Time, params};
 use crate::row;
@@ -30,7 +33,7 @@ use crate::write;
 
 const CHANNEL: &str = "windlass";
 
-/// How long a node collects positions before it sends a notice.
+/// How long a node collects positions after it has sent a notice.
 const BATCH_DELAY: Duration = Duration::from_millis(5);
 
 /// How often every node looks for jobs without a notice.
@@ -47,6 +50,9 @@ pub(crate) struct Wake {
     node: u64,
     changes: watch::Sender<u64>,
     pub(crate) marks: Watermarks,
+    pub(crate) limited: LimitedQueues,
+    /// Whether this node receives the notices of others.
+    listens: AtomicBool,
     pending: Mutex<BTreeMap<(QueueName, i16), ClaimOrder>>,
     pending_signal: Notify,
 }
@@ -68,6 +74,8 @@ impl Wake {
             node: RandomState::new().hash_one(0),
             changes: watch::Sender::new(0),
             marks: Watermarks::default(),
+            limited: LimitedQueues::default(),
+            listens: AtomicBool::new(false),
             pending: Mutex::default(),
             pending_signal: Notify::new(),
         }
@@ -81,6 +89,21 @@ impl Wake {
     pub(crate) fn wake_local(&self) {
         self.changes
             .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Until when a queue stays idle after a claim at `now` that left nothing, unless a change is
+    /// reported before: until the next job becomes due at `next_at`, but not longer than half a
+    /// poll, because a notice can get lost. `None` while this node receives no notices.
+    pub(crate) fn idle_until(&self, next_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let until = next_at.min(now.saturating_add(POLL_INTERVAL / 2));
+        (self.listens.load(Ordering::SeqCst) && until > now).then_some(until)
+    }
+
+    /// Wakes the workers of this node after attempts ended, if that may have freed a limit.
+    pub(crate) fn settled(&self) {
+        if self.limited.settled() {
+            self.wake_local();
+        }
     }
 
     /// Announces waiting jobs, to this node at once and to the others within milliseconds.
@@ -119,18 +142,19 @@ impl Wake {
     pub(crate) async fn send_notices(&self, connections: &Connections) {
         loop {
             self.pending_signal.notified().await;
-            tokio::time::sleep(BATCH_DELAY).await;
             let pending = std::mem::take(&mut *lock(&self.pending));
             let notice = &self.notice(pending);
             let sent = connections
                 .run(ConnectionClass::Other, |mut session| async move {
-                    let sql = "select pg_notify($1, $2)";
+                    let sql =
+                        "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)";
                     session.single(sql, params![CHANNEL, notice.as_str()]).await
                 })
                 .await;
             if let Err(error) = sent {
                 tracing::debug!(%error, "notify failed; other nodes will find the jobs when they poll");
             }
+            tokio::time::sleep(BATCH_DELAY).await;
         }
     }
 
@@ -228,7 +252,9 @@ impl Wake {
     pub(crate) async fn listen(&self, connections: &Connections) {
         let mut poll = tokio::time::interval(POLL_INTERVAL);
         loop {
-            if let Err(error) = self.listen_once(connections, &mut poll).await {
+            let ended = self.listen_once(connections, &mut poll).await;
+            self.listens.store(false, Ordering::SeqCst);
+            if let Err(error) = ended {
                 tracing::debug!(%error, "listener disconnected; reconnecting");
             }
             self.marks.reset();
@@ -259,6 +285,8 @@ impl Wake {
                     done?;
                     listening = true;
                     self.marks.reset(); // earlier notices were missed
+                    self.wake_local();
+                    self.listens.store(true, Ordering::SeqCst);
                 }
                 message = messages.next() => match message {
                     Some(Ok(AsyncMessage::Notification(notice))) => self.receive(notice.payload()),

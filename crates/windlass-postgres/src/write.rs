@@ -96,18 +96,14 @@ impl<'a> Columns<'a> {
             extras,
         ];
         match mode {
-            InsertMode::OwnTransaction => {
-                let refuse = include_str!("../sql/refuse_finished_ids.sql");
-                session
-                    .single_with_check(sql, params, refuse, params![ids])
-                    .await
-            }
+            InsertMode::OwnTransaction => session.single(sql, params).await,
             InsertMode::WithinTransaction => session.query(sql, params).await,
         }
     }
 
-    /// Writes the state of active jobs, which the transaction has locked.
-    pub(crate) async fn update(
+    /// Writes the state of active jobs, which the transaction has locked, in the round trip of the
+    /// next statement.
+    pub(crate) fn update(
         &self,
         session: &mut Session,
         job_options: JobOptions,
@@ -121,14 +117,10 @@ impl<'a> Columns<'a> {
             now: self.now,
         };
         sorted.jobs.sort_unstable_by_key(|job| job.id);
-        sorted.update_in_order(session, job_options).await
+        sorted.update_in_order(session, job_options)
     }
 
-    async fn update_in_order(
-        &self,
-        session: &mut Session,
-        job_options: JobOptions,
-    ) -> DriverResult<()> {
+    fn update_in_order(&self, session: &mut Session, job_options: JobOptions) -> DriverResult<()> {
         let time = |at: Option<Timestamp>| at.map(Time);
         let ids = self.column(|job| uuid(job.id));
         let queues = self.column(|job| job.queue.as_str());
@@ -150,9 +142,9 @@ impl<'a> Columns<'a> {
         let waiting = self.column(|job| waiting_since(job));
         let patched = job_options == JobOptions::Write;
         let extras = self.column(|job| optional_fields_json(job).filter(|_| patched));
-        session
-            .query(
-                include_str!("../sql/update_jobs.sql"),
+        session.queue(
+            "select windlass.update_jobs_v1(\
+                $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
                 params![
                     ids,
                     queues,
@@ -176,8 +168,6 @@ impl<'a> Columns<'a> {
                     extras,
                 ],
             )
-            .await?;
-        Ok(())
     }
 }
 
@@ -293,8 +283,8 @@ const LEAVE_JOBS: &str = "insert into windlass.queue_changes (queue, active, ret
 const LEAVE_DEAD: &str = "insert into windlass.queue_changes (queue, dead)
     select queue, -count(*) from deleted group by queue";
 
-/// Moves finished jobs to `finished` or `dead`.
-pub(crate) async fn finish(
+/// Moves finished jobs to `finished` or `dead`, in the round trip of the next statement.
+pub(crate) fn finish(
     session: &mut Session,
     ends: &[(Job, LastAttempt)],
     from: &str,
@@ -354,35 +344,33 @@ pub(crate) async fn finish(
             .replace("/* from */", from)
             .replace("/* to */", to)
             .replace("/* count */", leave);
-        session
-            .query(
-                &sql,
-                params![
-                    ids,
-                    run_ats,
-                    failures,
-                    snoozes,
-                    losses,
-                    delays,
-                    errors,
-                    failed_ats,
-                    states,
-                    reasons,
-                    finished_ats,
-                    results,
-                    outcomes,
-                    details,
-                    causes,
-                    interventions,
-                ],
-            )
-            .await?;
+        session.queue(
+            &sql,
+            params![
+                ids,
+                run_ats,
+                failures,
+                snoozes,
+                losses,
+                delays,
+                errors,
+                failed_ats,
+                states,
+                reasons,
+                finished_ats,
+                results,
+                outcomes,
+                details,
+                causes,
+                interventions,
+            ],
+        )?;
     }
     Ok(())
 }
 
-/// Adds ended attempts to the history.
-pub(crate) async fn insert_attempts(
+/// Adds ended attempts to the history, in the round trip of the next statement.
+pub(crate) fn insert_attempts(
     session: &mut Session,
     attempts: &[(windlass_core::JobId, Attempt)],
 ) -> DriverResult<()> {
@@ -410,13 +398,10 @@ pub(crate) async fn insert_attempts(
         .iter()
         .map(|(_, of)| of.detail.as_ref().map(ToString::to_string))
         .collect();
-    session
-        .query(
-            include_str!("../sql/insert_attempts.sql"),
-            params![
-                jobs, numbers, retries, outcomes, started, finished, workers, errors, details
-            ],
-        )
-        .await?;
-    Ok(())
+    session.queue(
+        "select windlass.insert_attempts_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        params![
+            jobs, numbers, retries, outcomes, started, finished, workers, errors, details
+        ],
+    )
 }

@@ -79,6 +79,10 @@ pub struct Claimed {
     pub both_lanes_ready: bool,
     /// Whether the same claim id was answered with jobs before. Such a claim never gets other jobs.
     pub repeated: bool,
+    /// Nothing else waits in the queue for these kinds: until this time, another claim would return
+    /// nothing unless [`Store::changes`](crate::Store::changes) has reported a change since before
+    /// this claim. `None` if the store does not know.
+    pub idle_until: Option<Timestamp>,
 }
 
 impl Kinds {

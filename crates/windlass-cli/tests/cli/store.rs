@@ -1,4 +1,4 @@
-//! `windlass bench store`, `windlass bench run`, `windlass bench operators` and `windlass backup`.
+//! `windlass bench store`, `windlass bench run`, `windlass bench operators`, `windlass bench pages` and `windlass backup`.
 
 use std::process::{Command, Output};
 
@@ -147,6 +147,34 @@ fn bench_run_measures_jobs_through_the_sdk() {
     }
     let refused = windlass(&["bench", "run", "--store", "mysql://host"]);
     assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn bench_pages_loads_every_page_of_the_dashboard() {
+    let small = [
+        "bench", "pages", "--json", "--jobs", "2000", "--groups", "20", "--reads", "1",
+    ];
+    let measured = windlass(&small);
+    assert!(measured.status.success(), "{measured:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    assert_eq!(
+        (&figures["jobs"], &figures["failure_groups"]),
+        (&2000.into(), &20.into())
+    );
+    let pages = figures["pages"].as_array().unwrap();
+    for path in [
+        "/", "/jobs", "/queues", "/dead", "/lab", "/workers", "/audit",
+    ] {
+        let page = pages.iter().find(|page| page["path"] == path).expect(path);
+        assert!(page["bytes"].as_u64() > Some(1000), "{page}");
+        assert!(page["first_ms"].as_f64() > Some(0.0), "{page}");
+        assert!(page["ms"]["p50"].as_f64() > Some(0.0), "{page}");
+    }
+    let all = windlass(&[
+        "bench", "pages", "--jobs", "200", "--groups", "2", "--reads", "1",
+    ]);
+    let text = String::from_utf8(all.stdout).unwrap();
+    assert!(text.starts_with("200 dead jobs of 2 causes"), "{text}");
 }
 
 #[test]

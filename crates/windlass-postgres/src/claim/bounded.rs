@@ -91,7 +91,7 @@ pub(super) async fn claim(
     Ok(Ok(Claimed {
         jobs,
         both_lanes_ready,
-        repeated: false,
+        ..Claimed::default()
     }))
 }
 

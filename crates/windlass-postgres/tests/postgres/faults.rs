@@ -35,7 +35,7 @@ async fn stored(store: &PostgresStore) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_enqueue_whose_commit_result_is_lost_is_looked_up() {
     let (store, proxy) = behind_proxy("").await;
-    proxy.set(Wire::CutAtCommitOf("-- Stores new jobs"));
+    proxy.set(Wire::CutAtCommitOf("windlass.enqueue_v1"));
     let answers = store
         .enqueue(Enqueue::all(jobs(1..4)), at(0))
         .await
@@ -60,7 +60,7 @@ async fn a_repeated_claim_whose_commit_result_was_lost_gets_the_same_leases() {
         .claim(&claim(1), at(0))
         .await
         .expect("what claims say is known");
-    proxy.set(Wire::CutAtCommitOf("-- Claims the first jobs"));
+    proxy.set(Wire::CutAtCommitOf("windlass.claim_v1"));
     let refused = store
         .claim(&first, at(0))
         .await
@@ -89,7 +89,7 @@ async fn a_settle_and_a_renewal_whose_commit_result_was_lost_can_be_repeated() {
     let claimed = store.claim(&claim(2), at(0)).await.expect("claimed").jobs;
     let attempts: Vec<_> = claimed.iter().map(attempt_of).collect();
     let lease = Duration::from_secs(60);
-    proxy.set(Wire::CutAtCommitOf("-- Extends leases"));
+    proxy.set(Wire::CutAtCommitOf("windlass.renew_v1"));
     let refused = store
         .renew(&attempts, lease, at(1))
         .await
@@ -106,7 +106,7 @@ async fn a_settle_and_a_renewal_whose_commit_result_was_lost_can_be_repeated() {
             .map(|job| report(job, Report::Succeeded(None)))
             .collect()
     };
-    proxy.set(Wire::CutAtCommitOf("-- Ends attempts with success"));
+    proxy.set(Wire::CutAtCommitOf("windlass.succeed_v1"));
     let refused = store
         .settle(reports(), at(2))
         .await

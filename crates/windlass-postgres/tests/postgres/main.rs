@@ -2,6 +2,7 @@
 
 mod conformance;
 mod faults;
+mod idle;
 mod migration;
 mod model;
 mod plans;

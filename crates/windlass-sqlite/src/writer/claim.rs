@@ -47,6 +47,7 @@ impl Writer<'_> {
             jobs,
             both_lanes_ready,
             repeated: false,
+            idle_until: None,
         }))
     }
 
@@ -312,6 +313,7 @@ impl Writer<'_> {
             jobs,
             both_lanes_ready: false,
             repeated: true,
+            idle_until: None,
         }))
     }
 

@@ -17,8 +17,8 @@ use windlass_core::{
 
 use super::build::*;
 use crate::{
-    ActionStep, AttemptId, AttemptReport, Change, Claim, DueQueues, Enqueue, EnqueueMode, Expected,
-    Filter, GroupFilter, Kinds, ListOrder, Listed, ListedState, Page, Pause, QueueLimits,
+    ActionStep, AttemptId, AttemptReport, Change, Claim, Claimed, DueQueues, Enqueue, EnqueueMode,
+    Expected, Filter, GroupFilter, Kinds, ListOrder, Listed, ListedState, Page, Pause, QueueLimits,
     RecordRange, StoreError,
 };
 
@@ -188,7 +188,14 @@ async fn answer(store: &Opened, command: &Command, now: Timestamp) -> String {
             };
             debug_text(&store.enqueue(Enqueue { jobs, mode }, now).await)
         }
-        Command::Claim { .. } => debug_text(&store.claim(&claim_of(command), now).await),
+        Command::Claim { .. } => {
+            let claimed = store.claim(&claim_of(command), now).await;
+            // How long a queue stays idle is a hint that only some stores give.
+            debug_text(&claimed.map(|claimed| Claimed {
+                idle_until: None,
+                ..claimed
+            }))
+        }
         Command::Renew(attempts) => {
             let attempts: Vec<_> = attempts
                 .iter()
