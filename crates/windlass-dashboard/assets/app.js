@@ -362,3 +362,25 @@ document.querySelector("[data-theme-switch]")?.addEventListener("click", async (
   fields.set("theme", root.dataset.theme);
   await fetch(`${base}/theme`, { method: "POST", body: fields, redirect: "manual", headers: { accept: "text/html" } });
 });
+
+// ---- an action that can be undone, for ten seconds
+
+const undo = document.querySelector("[data-undo]");
+if (undo) {
+  const toast = undo.closest("[data-flash]");
+  const button = undo.querySelector("button");
+  toast.classList.add("toast");
+  let left = 10;
+  const count = () => {
+    if (button.disabled) return;
+    if (left <= 0) {
+      toast.remove();
+      return;
+    }
+    // A toast that someone is about to use stays.
+    if (!toast.matches(":hover, :focus-within")) left -= 1;
+    setText(button, `Undo (${left + 1}${SPACE}s)`);
+    setTimeout(count, 1000);
+  };
+  count();
+}

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::markup::{Markup, escaped};
 use crate::show::{self, Zone};
 use crate::snapshot::Snapshot;
-use crate::visit::{CSRF_FIELD, FLASH, THEME, Visit};
+use crate::visit::{CSRF_FIELD, FLASH, THEME, UNDO, Visit};
 use windlass_core::Timestamp;
 
 /// A section of the navigation.
@@ -75,6 +75,8 @@ pub(crate) struct Frame {
     pub(crate) icon: &'static str,
     /// A message of the last action: its tone and its text.
     pub(crate) flash: Option<(String, String)>,
+    /// The path of the action that undoes the last one.
+    pub(crate) undo: Option<String>,
     /// Whether the page follows changes.
     pub(crate) live: bool,
 }
@@ -112,6 +114,16 @@ impl Frame {
             let (tone, message) = flash.split_once(' ')?;
             Some((tone.to_owned(), show::visible(message)))
         });
+        let (flash, undo) = match flash {
+            Some((tone, message)) => match tone.strip_prefix(UNDO) {
+                Some(undo) => (
+                    Some(("ok".to_owned(), message)),
+                    Some(undo.to_owned()).filter(|undo| is_inverse(undo)),
+                ),
+                None => (Some((tone, message)), None),
+            },
+            None => (None, None),
+        };
         Frame {
             title: title.into(),
             base: visit.base().to_owned(),
@@ -135,6 +147,7 @@ impl Frame {
             glyphs: assets::glyphs(),
             icon: assets::icon(),
             flash,
+            undo,
             live: false,
         }
     }
@@ -230,6 +243,21 @@ impl Look {
     }
 }
 
+/// Whether a path is an action that undoes another one. A cookie names it, so nothing else counts.
+fn is_inverse(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    let ["", list, name, verb] = parts[..] else {
+        return false;
+    };
+    let is_known = match list {
+        "queues" | "schedules" => ["pause", "resume"].contains(&verb),
+        "workers" => verb == "resume",
+        _ => false,
+    };
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "%-_.~".contains(letter);
+    is_known && !name.is_empty() && name.chars().all(is_plain)
+}
+
 /// What the person may do, in one word.
 fn role(visit: &Visit) -> &'static str {
     let roles = [
@@ -318,4 +346,32 @@ fn nav(visit: &Visit, current: Section, snapshot: Option<&Arc<Snapshot>>) -> Vec
         None,
     ));
     nav
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_inverses_of_actions_can_undo() {
+        for path in [
+            "/queues/mail/resume",
+            "/workers/node%20a/resume",
+            "/schedules/nightly/pause",
+        ] {
+            assert!(is_inverse(path), "{path}");
+        }
+        for path in [
+            "",
+            "/queues/mail/purge",
+            "/queues//resume",
+            "//evil.example/queues/resume",
+            "/keys/x/revoke",
+            "/queues/a/b/resume",
+            "/queues/a\"x/resume",
+            "/workers/a/stop",
+        ] {
+            assert!(!is_inverse(path), "{path}");
+        }
+    }
 }

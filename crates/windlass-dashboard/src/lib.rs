@@ -16,6 +16,7 @@ mod frame;
 mod headers;
 mod in_common;
 mod live;
+mod marks;
 pub mod markup;
 mod pages;
 mod pretty;

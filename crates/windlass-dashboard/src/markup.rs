@@ -3,6 +3,9 @@
 use std::fmt;
 
 use askama::filters::HtmlSafe;
+use windlass_core::cause_in_words;
+
+use crate::show;
 
 /// Finished HTML. Only code that escapes every text builds it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +26,16 @@ impl fmt::Display for Markup {
 
 impl HtmlSafe for Markup {}
 
+/// Returns the words of an error that name its cause, with its placeholders in a weaker ink.
+pub fn cause(error: &str, chars: usize) -> Markup {
+    let mut html = escaped(&show::clipped(&cause_in_words(error), chars));
+    for placeholder in ["‹n›", "‹…›"] {
+        let weak = format!(r#"<span class="ph">{placeholder}</span>"#);
+        html = html.replace(placeholder, &weak);
+    }
+    Markup(html)
+}
+
 /// Escapes text for HTML and for attribute values in double quotes.
 pub fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
@@ -42,6 +55,14 @@ pub fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_shows_its_placeholders_and_no_markup() {
+        assert_eq!(
+            cause("<b> timed out after 5 s", 40).to_string(),
+            r#"&lt;b&gt; timed out after <span class="ph">‹n›</span> s"#
+        );
+    }
 
     #[test]
     fn text_cannot_become_markup() {

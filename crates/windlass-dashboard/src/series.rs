@@ -5,7 +5,7 @@ use std::time::Duration;
 use windlass_api::{Activity, Statistics, StatisticsPoint};
 use windlass_core::{Timestamp, format_duration};
 
-use crate::draw::Tick;
+use crate::draw::{Mark, Tick};
 use crate::failure::Failure;
 use crate::fields::escaped;
 use crate::show::{self, Zone};
@@ -74,6 +74,8 @@ pub(crate) struct Series {
     pub(crate) from: Timestamp,
     pub(crate) step: Duration,
     pub(crate) buckets: Vec<Option<Activity>>,
+    /// Instants that explain what the charts show.
+    pub(crate) marks: Vec<Mark>,
     /// The whole range and its queues.
     pub(crate) statistics: Statistics,
 }
@@ -123,7 +125,34 @@ impl Series {
             from,
             step,
             buckets,
+            marks: Vec::new(),
             statistics,
+        }
+    }
+
+    /// The marks without their texts, for charts that have no space for them.
+    pub(crate) fn mark_lines(&self) -> Vec<Mark> {
+        let line = |mark: &Mark| Mark {
+            text: String::new(),
+            ..mark.clone()
+        };
+        self.marks.iter().map(line).collect()
+    }
+
+    /// A series in which nothing happened.
+    #[cfg(test)]
+    pub(crate) fn empty(from: Timestamp, step: Duration, buckets: usize) -> Series {
+        let none = tests::activity(0, 0);
+        let statistics = serde_json::json!({
+            "from": from, "to": from, "step": "1m", "data": [], "totals": none, "queues": [],
+            "other": null,
+        });
+        Series {
+            from,
+            step,
+            buckets: vec![None; buckets],
+            marks: Vec::new(),
+            statistics: serde_json::from_value(statistics).unwrap(),
         }
     }
 
@@ -149,6 +178,24 @@ impl Series {
             .iter()
             .map(|bucket| value(bucket.as_ref()?))
             .collect()
+    }
+
+    /// Returns how many jobs waited or ran at the end of each bucket, from `now` backwards: what was
+    /// enqueued minus what ended. Jobs that operators revived, cancelled or deleted while they
+    /// waited are no attempts, so the line is an estimate.
+    pub(crate) fn depths(&self, now: u64) -> Vec<f64> {
+        let mut depth = now as f64;
+        let mut depths: Vec<f64> = Vec::with_capacity(self.buckets.len());
+        for bucket in self.buckets.iter().rev() {
+            depths.push(depth.max(0.0));
+            if let Some(bucket) = bucket {
+                let cancelled = bucket.cancelled.fresh + bucket.cancelled.retry;
+                let ended = successes(bucket) + bucket.dead + cancelled;
+                depth += ended as f64 - bucket.enqueued as f64;
+            }
+        }
+        depths.reverse();
+        depths
     }
 
     /// Returns the labels of the time axis, five at most.
@@ -213,7 +260,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn activity(retried: u64, run: u64) -> serde_json::Value {
+    pub(super) fn activity(retried: u64, run: u64) -> serde_json::Value {
         let none = json!({"fresh": 0, "retry": 0});
         let times = |count| json!({"count": count, "p50_ms": null, "p95_ms": null, "p99_ms": null});
         json!({
@@ -242,6 +289,13 @@ mod tests {
         assert_eq!(running.counts(|bucket| bucket.retried), [0.0, 3.0]);
         assert_eq!(running.values(retry_rate), [None, Some(0.3)]);
         assert_eq!(running.rates(|bucket| bucket.retried), [0.0, 0.05]);
+    }
+
+    #[test]
+    fn the_depth_is_counted_backwards_from_now() {
+        // Seven of ten attempts succeeded in the second bucket, so seven more jobs waited before.
+        let whole = series("2026-03-17T12:03:00Z");
+        assert_eq!(whole.depths(5), [12.0, 5.0, 5.0]);
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(crate) const ZONE: &str = "windlass_zone";
 /// The cookie with a message for the next page.
 pub(crate) const FLASH: &str = "windlass_flash";
 
+/// The tone of a message with an inverse. Its path follows.
+pub(crate) const UNDO: &str = "undo:";
+
 /// A request by someone who is signed in. Clones share its data.
 #[derive(Clone)]
 pub(crate) struct Visit(Arc<VisitData>);
@@ -199,6 +202,11 @@ impl Visit {
     /// Leads to a page of the dashboard, which shows `message`.
     pub(crate) fn done(&self, path: &str, message: &str) -> Response<Body> {
         self.redirect(path, Some(("ok", message)))
+    }
+
+    /// Leads to a page that shows `message` and offers the action at `undo`, which is the inverse.
+    pub(crate) fn undoable(&self, path: &str, undo: &str, message: &str) -> Response<Body> {
+        self.redirect(path, Some((&format!("{UNDO}{undo}"), message)))
     }
 
     /// Leads back to a page of the dashboard, which shows why the action failed.

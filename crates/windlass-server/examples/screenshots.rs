@@ -17,12 +17,15 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use windlass_core::Timestamp;
 use windlass_dashboard::{About, Colour};
-use windlass_engine::{Clock, Engine, Ids, StatisticsWriter, Wait};
+use windlass_engine::{
+    Clock, Engine, Ids, MaintenanceConfig, StatisticsWriter, Wait, run_maintenance,
+};
 use windlass_memory::MemoryStore;
-use windlass_server::access::{Access, WithoutKeys};
+use windlass_server::access::{Access, NewKey, Scope, WithoutKeys};
 use windlass_server::{App, DashboardSettings, with_dashboard};
 use windlass_testkit::browser::Browser;
 
@@ -92,7 +95,11 @@ impl Story {
         let request = request.header("host", "localhost");
         let request = request.header("content-type", "application/json");
         let request = request
-            .body(Body::from(body.to_string()))
+            .body(if body.is_null() {
+                Body::empty()
+            } else {
+                Body::from(body.to_string())
+            })
             .expect("a valid request");
         let response = self
             .api
@@ -244,8 +251,157 @@ impl Story {
     }
 }
 
-/// The pages, with the names of their pictures.
-const PAGES: [(&str, &str); 12] = [
+/// The schedules of the story: name, expression, kind.
+const SCHEDULES: [(&str, &str, &str); 5] = [
+    ("nightly-report", "30 2 * * *", "report:daily"),
+    ("sync-stock", "*/15 * * * *", "stock:sync"),
+    ("invoices", "0 6 1 * *", "invoice:send"),
+    ("warm-cache", "5 * * * *", "cache:warm"),
+    ("weekly-digest", "0 8 * * MON", "email:digest"),
+];
+
+impl Story {
+    /// What operators do after the outage began: schedules exist, someone replays a cause.
+    async fn repair(&self) -> Vec<(String, String)> {
+        for (name, cron, kind) in SCHEDULES {
+            let body = json!({"cron": cron, "timezone": "Europe/Berlin", "job": {"kind": kind, "queue": "default"}});
+            self.call("PUT", &format!("/api/v1/schedules/{name}"), body)
+                .await;
+        }
+        let run = "/api/v1/schedules/nightly-report/run-now";
+        self.call("POST", run, json!({})).await;
+        let groups = self.call("GET", "/api/v1/failures", Value::Null).await;
+        let named = |words: &str| {
+            let groups = groups["data"].as_array().into_iter().flatten();
+            let mut groups = groups.filter(|group| {
+                group["sample"]["error"]
+                    .as_str()
+                    .is_some_and(|error| error.contains(words))
+            });
+            groups.next().expect("the story has this cause").clone()
+        };
+        let cause = |group: &Value| {
+            let text = |name: &str| group[name].as_str().unwrap_or_default().to_owned();
+            format!(
+                "queue={}&kind={}&fingerprint={}",
+                text("queue"),
+                text("kind"),
+                text("fingerprint")
+            )
+        };
+        let (template, gone) = (named("template"), named("410"));
+        let replay = json!({
+            "filter": {"queue": "mail", "fingerprint": template["fingerprint"]}, "rate": 1,
+            "canary": {"jobs": 5}, "reason": "the template is back",
+        });
+        let replay = self.call("POST", "/api/v1/replays", replay).await;
+        let replay = format!(
+            "/api/v1/replays/{}",
+            replay["id"].as_str().unwrap_or_default()
+        );
+        self.recover(&replay).await;
+        let path = "/api/v1/jobs?retrying=true&queue=payments&limit=1000";
+        let jobs = self.call("GET", path, Value::Null).await;
+        let jobs = jobs["data"].as_array().into_iter().flatten();
+        let job = jobs.max_by_key(|job| job["failures"].as_u64());
+        let job = job.expect("jobs of payments retry")["id"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let page = |name: &str, path: String| (name.to_owned(), path);
+        vec![
+            page("job", format!("/jobs/{job}")),
+            page("job-edit", format!("/jobs/{job}/edit")),
+            page("dead-cause", format!("/dead?{}", cause(&gone))),
+            page("replay-jobs", format!("/dead/replay?{}", cause(&gone))),
+            page(
+                "replay-pace",
+                format!("/dead/replay?{}&step=pace", cause(&gone)),
+            ),
+            page(
+                "replay-review",
+                format!("/dead/replay?{}&step=review", cause(&gone)),
+            ),
+            page("purge", format!("/dead/purge?{}", cause(&gone))),
+            page("replay", replay.replace("/api/v1", "/actions")),
+        ]
+    }
+
+    /// Lets the canary of a replay succeed, and a few jobs after it.
+    async fn recover(&self, replay: &str) {
+        let mut left = 600;
+        while self.call("GET", replay, Value::Null).await["recovered"].as_u64() < Some(8) {
+            assert!(left > 0, "the replay never went on");
+            left -= 1;
+            let claim = json!({"queue": "mail", "limit": 5, "worker": "mail-7f9c"});
+            let claimed = self.call("POST", "/api/v1/claim", claim).await;
+            let jobs = claimed["data"].as_array().into_iter().flatten();
+            let outcomes: Vec<_> = jobs
+                .map(|job| json!({"id": job["id"], "attempt": job["attempt"], "outcome": "succeeded"}))
+                .collect();
+            if !outcomes.is_empty() {
+                let settle = json!({"worker": "mail-7f9c", "outcomes": outcomes});
+                self.call("POST", "/api/v1/settle", settle).await;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// A server without any job, and one that asks for a key.
+async fn other_sites() -> Vec<(String, String)> {
+    let mut pages = Vec::new();
+    for (name, path) in [("empty", "/"), ("sign-in", "/login")] {
+        let engine = Arc::new(Engine::new(
+            Arc::new(MemoryStore::new()),
+            Arc::new(windlass_engine::SystemClock::default()),
+            Ids::seeded(8),
+        ));
+        let access = Access::by_keys(Arc::clone(&engine), WithoutKeys::Open);
+        if name == "sign-in" {
+            let key = NewKey {
+                name: "mara".to_owned(),
+                scopes: vec![Scope::Admin],
+                expires_at: None,
+            };
+            let keys = access.keys().expect("it has keys");
+            keys.create(key, engine.now()).await.expect("a key");
+        }
+        let app = App::new(windlass::admin::client_of(engine), access);
+        let url = serve(with_dashboard(app, settings())).await;
+        pages.push((name.to_owned(), format!("{url}{path}")));
+    }
+    pages
+}
+
+fn settings() -> DashboardSettings {
+    let about = About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        store: "PostgreSQL".to_owned(),
+        environment: Some("production".to_owned()),
+        colour: Colour::Red,
+        url: "http://127.0.0.1:8080".to_owned(),
+        ..About::default()
+    };
+    DashboardSettings {
+        about,
+        ..DashboardSettings::default()
+    }
+}
+
+/// Serves a router on a port of this machine. Returns its URL.
+async fn serve(site: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let service = site.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    url
+}
+
+/// The pages that need no object, with the names of their pictures.
+const PAGES: [(&str, &str); 15] = [
     ("overview", "/"),
     ("jobs", "/jobs?retrying=true&queue=payments"),
     ("queue", "/queues/payments"),
@@ -257,6 +413,9 @@ const PAGES: [(&str, &str); 12] = [
     ("workers", "/workers"),
     ("audit", "/audit"),
     ("keys", "/keys"),
+    ("settings", "/settings"),
+    ("schedule", "/schedules/nightly-report"),
+    ("schedule-new", "/new/schedule?rule=30+2+*+*+*"),
     ("reference", "/reference"),
 ];
 
@@ -280,21 +439,9 @@ async fn main() {
     let statistics = StatisticsWriter::new(Arc::clone(&engine));
     let app = App::new(
         windlass::admin::client_of(Arc::clone(&engine)),
-        Access::by_keys(engine, WithoutKeys::Open),
+        Access::by_keys(Arc::clone(&engine), WithoutKeys::Open),
     );
-    let about = About {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        store: "PostgreSQL".to_owned(),
-        environment: Some("production".to_owned()),
-        colour: Colour::Red,
-        url: "http://127.0.0.1:8080".to_owned(),
-        ..About::default()
-    };
-    let settings = DashboardSettings {
-        about,
-        ..DashboardSettings::default()
-    };
-    let site = with_dashboard(app, settings);
+    let site = with_dashboard(app, settings());
     let mut story = Story {
         begin,
         clock: Arc::clone(&clock),
@@ -304,25 +451,31 @@ async fn main() {
     };
     story.tell().await;
     clock.over.set(Instant::now()).expect("it ends once");
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
-    let service = site.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move { axum::serve(listener, service).await });
-    let taken = tokio::task::spawn_blocking(move || take(&url, &directory));
+    let stop = CancellationToken::new();
+    let loops = MaintenanceConfig::new("server-a".to_owned());
+    tokio::spawn(run_maintenance(engine, loops, stop.clone()));
+    let more = story.repair().await;
+    let url = serve(site).await;
+    let plain = PAGES.map(|(name, path)| (name.to_owned(), path.to_owned()));
+    let own = plain.into_iter().chain(more);
+    let mut pages: Vec<_> = own
+        .map(|(name, path)| (name, format!("{url}{path}")))
+        .collect();
+    pages.extend(other_sites().await);
+    let taken = tokio::task::spawn_blocking(move || take(&pages, &directory));
     taken.await.expect("every picture is taken");
+    stop.cancel();
 }
 
-fn take(url: &str, directory: &str) {
+fn take(pages: &[(String, String)], directory: &str) {
     std::fs::create_dir_all(directory).expect("the directory can be made");
     let browser = Browser::start();
     for scheme in ["light", "dark"] {
         for width in [1440, 390] {
             browser.prefer_scheme(scheme);
-            for (name, path) in PAGES {
+            for (name, url) in pages {
                 browser.resize(width, 900);
-                browser.open(&format!("{url}{path}"));
+                browser.open(url);
                 let height =
                     browser.run("return Math.max(document.documentElement.scrollHeight, 700)");
                 browser.resize(

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{ConnectInfo, OriginalUri, Request};
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::runtime::Handle;
@@ -264,6 +264,13 @@ async fn read_body(
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return Err(Problem::new(status, "unsupported_media_type", detail)
             .hint("curl: add -H 'Content-Type: application/json'"));
+    }
+    if let Some(encoding) = headers.get(CONTENT_ENCODING)
+        && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
+    {
+        let detail = "the body must not be compressed: this server accepts no `Content-Encoding`";
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(Problem::new(status, "unsupported_media_type", detail));
     }
     Ok(body)
 }

@@ -15,6 +15,9 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// The pause between two looks at a page.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// How long the driver waits for an element that a page does not have yet.
+const FIND_MS: u32 = 10_000;
+
 /// A browser with one window. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Browser {
@@ -63,8 +66,7 @@ impl Browser {
         ];
         all.extend(args);
         let options = json!({"args": all, "prefs": prefs});
-        let capabilities =
-            json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
+        let capabilities = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options, "timeouts": {"implicit": FIND_MS}}}});
         let created = browser.send("POST", "/session", &capabilities);
         browser.session = created["sessionId"]
             .as_str()
@@ -131,6 +133,17 @@ impl Browser {
         self.command("POST", &format!("/element/{element}/click"), &json!({}));
     }
 
+    /// Clicks the first element that matches and waits until the browser is at another URL.
+    pub fn follow(&self, selector: &str) {
+        let (before, mut left) = (self.url(), PATIENCE);
+        self.click(selector);
+        while self.url() == before {
+            assert!(!left.is_zero(), "{selector} leads nowhere from {before}");
+            std::thread::sleep(PAUSE);
+            left = left.saturating_sub(PAUSE);
+        }
+    }
+
     /// Types text into the first element that matches.
     pub fn type_into(&self, selector: &str, text: &str) {
         let element = self.find(selector);
@@ -155,6 +168,21 @@ impl Browser {
         self.command("POST", "/actions", &json!({"actions": [source]}));
     }
 
+    /// Presses keys until a function body returns true in the page: keys that a busy browser
+    /// delivers too late for a sequence are pressed again.
+    pub fn press_until(&self, keys: &str, what: &str, script: &str) {
+        for _ in 0..20 {
+            self.press(keys);
+            for _ in 0..20 {
+                if self.run(script) == Value::Bool(true) {
+                    return;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        panic!("never after {keys}: {what}");
+    }
+
     fn find(&self, selector: &str) -> String {
         let body = json!({"using": "css selector", "value": selector});
         let found = self.command("POST", "/element", &body);
@@ -166,6 +194,14 @@ impl Browser {
 
     /// Sets the size of the page.
     pub fn resize(&self, width: u32, height: u32) {
+        // A scrollbar would take a part of the width.
+        self.command(
+            "POST",
+            "/goog/cdp/execute",
+            &json!({
+                "cmd": "Emulation.setScrollbarsHidden", "params": {"hidden": true},
+            }),
+        );
         self.command("POST", "/goog/cdp/execute", &json!({
             "cmd": "Emulation.setDeviceMetricsOverride",
             "params": {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},

@@ -288,8 +288,13 @@ impl Chart<'_> {
                 ("start", 6)
             };
             svg.push_str(&format!(
-                r#"<line class="mark" x1="{x}%" x2="{x}%" y1="0" y2="{height}"/><text class="t-ink" x="{x}%" dx="{dx}" y="10" text-anchor="{anchor}">{text}</text>"#
+                r#"<line class="mark" x1="{x}%" x2="{x}%" y1="0" y2="{height}"/>"#
             ));
+            if !text.is_empty() {
+                svg.push_str(&format!(
+                    r#"<text class="t-ink" x="{x}%" dx="{dx}" y="10" text-anchor="{anchor}">{text}</text>"#
+                ));
+            }
         }
         let width = 100.0 / self.titles.len().max(1) as f64;
         for (index, title) in self.titles.iter().enumerate() {

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::fields::{Fields, escaped};
 use crate::frame::{Frame, Section};
 use crate::in_common::{Trait, in_common};
-use crate::markup::Markup;
+use crate::markup::{self, Markup};
 use crate::show;
 use crate::site::{PageResult, Site, action, page};
 use crate::visit::Visit;
@@ -83,8 +83,8 @@ fn open_key(group: &FailureGroup) -> String {
 /// A cause as a row of the page.
 struct CauseRow {
     group: FailureGroup,
-    /// The first line of the newest error.
-    error: String,
+    /// What the errors of the cause have in common.
+    error: Markup,
     jobs: String,
     exact: String,
     share: String,
@@ -191,8 +191,10 @@ fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> C
         || visit.query().get("fingerprint") == Some(group.fingerprint.to_string().as_str());
     let hours: Vec<u64> = group.hours.clone();
     let total: u64 = hours.iter().sum();
+    // One that stopped itself does not keep anyone from another try.
     let replay = replays.iter().find(|replay| {
-        replay.filter.fingerprint.as_ref() == Some(&group.fingerprint)
+        matches!(replay.state, ActionState::Running | ActionState::Paused)
+            && replay.filter.fingerprint.as_ref() == Some(&group.fingerprint)
             && replay
                 .filter
                 .queue
@@ -206,9 +208,9 @@ fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> C
         .filter(|error| !error.is_empty());
     CauseRow {
         error: match (error, group.sample.error_withheld) {
-            (Some(error), _) => show::clipped(error, 140),
-            (None, true) => "error withheld, needs read-payload".to_owned(),
-            (None, false) => "no error: lost, expired or killed its worker".to_owned(),
+            (Some(error), _) => markup::cause(error, 140),
+            (None, true) => Markup::text("error withheld, needs read-payload"),
+            (None, false) => Markup::text("no error: lost, expired or killed its worker"),
         },
         jobs: show::count(group.dead),
         exact: show::grouped(group.dead),

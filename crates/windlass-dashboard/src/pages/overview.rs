@@ -15,7 +15,8 @@ use windlass_core::ActionState;
 use crate::draw;
 use crate::fields::escaped;
 use crate::frame::{Frame, Section};
-use crate::markup::Markup;
+use crate::marks;
+use crate::markup::{self, Markup};
 use crate::series::{RANGES, Range, Series, retry_rate, successes};
 use crate::show;
 use crate::site::{PageResult, Site, page};
@@ -87,7 +88,7 @@ pub(super) struct QueueRow {
 }
 
 struct GroupRow {
-    error: String,
+    error: Markup,
     path: String,
     group: FailureGroup,
     spark: Markup,
@@ -116,11 +117,12 @@ async fn show_overview(visit: Visit) -> PageResult {
         return empty::page(&visit, frame);
     }
     let range = Range::of(&visit);
-    let series = Series::read(&visit, range, None).await?;
+    let mut series = Series::read(&visit, range, None).await?;
     let recent = recent(&visit).await?;
     let groups: Page<FailureGroup> = visit
         .get(&format!("/api/v1/failures?limit={GROUPS_MAX}"))
         .await?;
+    marks::add(&visit, &mut series, None, &groups.data).await?;
     let replays: Page<Replay> = visit.get("/api/v1/replays?limit=20").await?;
     let retries = retrying_queues(&visit, &recent).await?;
     let found = needs::needs(&Evidence {
@@ -309,7 +311,12 @@ fn figures(snapshot: &Arc<Snapshot>, series: &Series, range: Range) -> Vec<Figur
             snapshot.total(|counts| counts.ready),
             biggest(|queue| queue.counts.ready),
             "/jobs?state=ready",
-            flow(|bucket| bucket.enqueued, "ready", "Jobs enqueued"),
+            draw::spark(
+                &series.depths(snapshot.queues.iter().map(active_jobs).sum()),
+                4.0,
+                "ready",
+                &last("Depth, all jobs that wait or run"),
+            ),
         ),
         Figure {
             unit: if slots > 0 {
@@ -377,6 +384,11 @@ fn figures(snapshot: &Arc<Snapshot>, series: &Series, range: Range) -> Vec<Figur
     ]
 }
 
+/// The jobs of a queue that wait or run.
+pub(super) fn active_jobs(queue: &Queue) -> u64 {
+    queue.depth + queue.counts.running
+}
+
 /// Splits `18 s` into its number and its unit, if it has only one.
 fn split_unit(text: &str) -> (String, String) {
     match text.split_once(show::SPACE) {
@@ -438,8 +450,8 @@ fn group_row(group: FailureGroup) -> GroupRow {
     let error = group.sample.error.as_deref();
     GroupRow {
         error: error.map_or_else(
-            || "error withheld; needs read-payload".to_owned(),
-            |error| show::clipped(error, 160),
+            || Markup::text("error withheld; needs read-payload"),
+            |error| markup::cause(error, 160),
         ),
         path: format!(
             "/dead?queue={}&kind={}&open={}",

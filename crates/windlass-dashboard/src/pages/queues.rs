@@ -6,14 +6,15 @@ mod sentence;
 
 use askama::Template;
 use axum::Router;
-use windlass_api::{JobPage, Queue};
+use windlass_api::{FailureGroup, JobPage, Page, Queue};
 
 use super::overview::charts::{Charts, Times};
-use super::overview::{Figure, QueueRow, recent, rows, seconds_of};
+use super::overview::{Figure, QueueRow, active_jobs, recent, rows, seconds_of};
 use crate::draw;
 use crate::failure::Failure;
 use crate::fields::escaped;
 use crate::frame::{Frame, Section};
+use crate::marks;
 use crate::markup::Markup;
 use crate::series::{Range, Series};
 use crate::show;
@@ -106,7 +107,14 @@ async fn show_queue(visit: Visit) -> PageResult {
     let name = queue.name.to_string();
     let frame = Frame::new(&visit, name.clone(), Section::Queues).await?;
     let range = Range::of(&visit);
-    let series = Series::read(&visit, range, Some(&name)).await?;
+    let mut series = Series::read(&visit, range, Some(&name)).await?;
+    let groups: Page<FailureGroup> = visit
+        .get(&format!(
+            "/api/v1/failures?queue={}&limit=3",
+            escaped(&name)
+        ))
+        .await?;
+    marks::add(&visit, &mut series, Some(&name), &groups.data).await?;
     let recent = recent(&visit).await?;
     let seconds = seconds_of(&recent);
     let recent = recent
@@ -188,8 +196,8 @@ fn figures(queue: &Queue, series: &Series, range: Range) -> Vec<Figure> {
             counts.ready,
             oldest.unwrap_or_default(),
             format!("/jobs?state=ready&queue={name}"),
-            series.counts(|bucket| bucket.enqueued),
-            "Jobs enqueued",
+            series.depths(active_jobs(queue)),
+            "Depth, all jobs that wait or run",
         ),
         figure(
             "Retrying",

@@ -235,5 +235,10 @@ async fn signal(submit: Submit, verb: &'static str, message: &'static str) -> Pa
     let name = submit.visit.param("name").to_owned();
     let path = format!("/api/v1/workers/{}/{verb}", escaped(&name));
     let _: Worker = submit.visit.send(Method::POST, &path, &json!({})).await?;
-    Ok(submit.visit.done("/workers", &message.replace("{}", &name)))
+    let message = message.replace("{}", &name);
+    if verb == "resume" {
+        return Ok(submit.visit.done("/workers", &message));
+    }
+    let undo = format!("/workers/{}/resume", escaped(&name));
+    Ok(submit.visit.undoable("/workers", &undo, &message))
 }

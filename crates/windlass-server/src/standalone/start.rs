@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::http::HeaderName;
 use serde_json::{Value, json};
 use tokio::task::{JoinError, JoinSet};
@@ -274,6 +275,14 @@ impl Config {
         files.map(|(certificate, key)| TlsFiles { certificate, key })
     }
 
+    /// Returns the routes of a server at `url`: the REST API, and the dashboard unless it is off.
+    fn routes(&self, app: App, url: &str) -> Router {
+        match self.dashboard_serve {
+            true => with_dashboard(app, self.dashboard(url)),
+            false => router(app),
+        }
+    }
+
     /// Returns how the dashboard is served at `url`.
     fn dashboard(&self, url: &str) -> DashboardSettings {
         let store = match self.store_url().split(':').next() {
@@ -494,11 +503,7 @@ impl Server {
         loops.spawn(async move { form_failures.run(&log_engine, stop_log).await });
         loops.spawn(run_maintenance(engine, maintenance, stop_loops.clone()));
         let app = self.app.stopping(stop.clone());
-        let settings = self.config.dashboard(&self.listener.url());
-        let site = site(match self.config.dashboard_serve {
-            true => with_dashboard(app.clone(), settings),
-            false => router(app.clone()),
-        });
+        let site = site(self.config.routes(app.clone(), &self.listener.url()));
         let serving = self.listener.serve(site, stop.clone(), stop_now.clone());
         let aborted_requests = serve_with_loops(&mut loops, serving, &stop).await?;
         drop(self.published);

@@ -5,14 +5,7 @@ use windlass_testkit::browser::Browser;
 
 use crate::hostile;
 use crate::pages::PAGES;
-use crate::support::Site;
-
-/// Runs a blocking part of a test beside the server.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work)
-        .await
-        .expect("the browser part succeeds")
-}
+use crate::support::{Site, blocking};
 
 /// The number in the first figure of the overview.
 const READY: &str = "document.querySelector('#figures .fig .v')?.textContent.trim()";
@@ -142,8 +135,7 @@ async fn the_keyboard_alone_is_enough() {
     blocking(move || {
         let browser = Browser::start();
         browser.open(&url);
-        browser.press("gj");
-        browser.until("the jobs", "return location.pathname === '/jobs'");
+        browser.press_until("gj", "the jobs", "return location.pathname === '/jobs'");
         browser.press("jx");
         browser.until(
             "one selected",
@@ -227,28 +219,48 @@ async fn no_page_scrolls_sideways_on_a_phone_or_breaks_the_content_policy() {
     .await;
 }
 
+/// Scripts of the page that are not ours, and attributes that would run one.
+const FOREIGN: &str = "
+    const scripts = [...document.scripts].filter((script) => !script.src.includes('/assets/'));
+    const handlers = [...document.querySelectorAll('*')].filter((element) => [...element.attributes].some(({name, value}) =>
+        name.startsWith('on') || /^(href|src|action|formaction|xlink:href)$/.test(name) && /^\\s*(javascript|data):/i.test(value)));
+    return scripts.length + handlers.length";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_text_runs_no_script() {
     let site = Site::open().await;
-    for hostile in hostile::corpus().iter().step_by(4) {
-        let job = json!({"kind": "email:send", "queue": "hostile", "payload": {"text": hostile}, "max_attempts": 1});
-        site.api("POST", "/api/v1/jobs", &job).await;
-        site.settle_all(
-            "hostile",
-            &json!({"outcome": "failed", "error": hostile, "unrecoverable": true}),
-        )
-        .await;
+    let mut paths: Vec<String> = [
+        "/",
+        "/jobs?state=dead",
+        "/dead",
+        "/dead?as=jobs",
+        "/queues/hostile",
+        "/workers",
+        "/audit",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for hostile in hostile::corpus() {
+        let id = hostile::dead_job(&site, &hostile).await;
+        if paths.len() < 27 {
+            paths.push(format!("/jobs/{id}"));
+        }
     }
     let base = site.url("");
     blocking(move || {
         let browser = Browser::start();
-        for path in ["/", "/jobs?state=dead", "/dead", "/dead?as=jobs", "/queues/hostile", "/audit"] {
+        for path in &paths {
             // A script that ran would have opened a dialog, and the driver would refuse to go on.
             browser.open(&format!("{base}{path}"));
-            let scripts = browser.run("return [...document.scripts].filter((s) => !s.src.includes('/assets/')).length");
-            assert_eq!(scripts, 0, "{path}");
-            let handlers = browser.run("return [...document.querySelectorAll('*')].filter((e) => [...e.attributes].some((a) => a.name.startsWith('on'))).length");
-            assert_eq!(handlers, 0, "{path}");
+            assert_eq!(browser.run(FOREIGN), 0, "{path}");
+        }
+        // The strings come back in the URL: in its path, in its query, and in fields.
+        for hostile in hostile::corpus().iter().step_by(9) {
+            let escaped: String = hostile.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            for path in ["/", "/jobs?q=", "/dead?error=", "/find?q="] {
+                browser.open(&format!("{base}{path}{escaped}"));
+                assert_eq!(browser.run(FOREIGN), 0, "{path}{escaped}");
+            }
         }
     })
     .await;

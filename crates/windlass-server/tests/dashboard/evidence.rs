@@ -5,7 +5,7 @@ use windlass_server::access::Scope;
 use windlass_testkit::browser::Browser;
 
 use crate::hostile;
-use crate::support::{Site, Visitor};
+use crate::support::{Site, Visitor, blocking};
 
 const POLICY: &str = r#"{"backoff": {"type": "exponential", "base": "1h", "multiplier": 2, "max": "8h"}, "jitter": {"type": "proportional", "ratio": 0.2}, "max_attempts": 4}"#;
 
@@ -162,6 +162,23 @@ async fn dead_letters_show_causes_and_what_their_jobs_have_in_common() {
     assert_eq!(export.text().lines().count(), 5);
     let name = export.header("content-disposition").unwrap();
     assert!(name.contains("dead-letters.ndjson"));
+}
+
+#[tokio::test]
+async fn causes_are_named_by_what_their_errors_have_in_common() {
+    let site = Site::open().await;
+    for order in [17, 18] {
+        site.enqueue("mail", 1).await;
+        let error = format!("order {order}: timed out after 5 s");
+        let failed = json!({"outcome": "failed", "error": error, "unrecoverable": true});
+        site.settle_all("mail", &failed).await;
+    }
+    let mut visitor = site.visitor();
+    let words =
+        r#"order <span class="ph">‹n›</span>: timed out after <span class="ph">‹n›</span> s"#;
+    for path in ["/", "/dead"] {
+        assert!(page(&mut visitor, path).await.contains(words), "{path}");
+    }
 }
 
 #[tokio::test]
@@ -428,13 +445,6 @@ async fn hostile_text_stays_text_on_every_page() {
             assert_eq!(injected(&text), None, "{path} with {hostile}");
         }
     }
-}
-
-/// Runs a blocking part of a test beside the server.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work)
-        .await
-        .expect("the browser part succeeds")
 }
 
 #[tokio::test(flavor = "multi_thread")]

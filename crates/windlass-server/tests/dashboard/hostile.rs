@@ -128,47 +128,78 @@ fn injected_markup_is_recognised() {
     assert!(injected("<img src=x>").is_some());
 }
 
+/// The longest start of a text that a field takes, without control characters.
+fn short(text: &str, bytes: usize) -> String {
+    let mut short = String::new();
+    for letter in text.chars().filter(|letter| !letter.is_control()) {
+        if short.len() + letter.len_utf8() > bytes {
+            break;
+        }
+        short.push(letter);
+    }
+    short
+}
+
+/// Stores a dead job with `text` in every field that takes it, and asserts that the fields with
+/// narrow rules refuse it.
+pub(crate) async fn dead_job(site: &Site, text: &str) -> String {
+    let worker = short(text, 128);
+    let job = json!({
+        "kind": "email:send", "queue": "hostile", "payload": {"text": text, text: 1},
+        "meta": {"text": text}, "tags": [short(text, 64)], "max_attempts": 1,
+    });
+    for name in ["kind", "queue"] {
+        let mut refused = job.clone();
+        refused[name] = json!(text);
+        let refused = site.api("POST", "/api/v1/jobs", &refused).await;
+        // A name may contain letters, digits and a colon, and so may a harmless string.
+        assert!(refused.status == 422 || !text.contains('<'), "{refused:?}");
+    }
+    let created = site.api("POST", "/api/v1/jobs", &job).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    let about = json!({"name": worker, "queues": ["hostile"], "kinds": [short(text, 64)], "version": worker});
+    let registered = site.api("POST", "/api/v1/workers", &about).await;
+    assert!(registered.status < 500, "{}", registered.text());
+    let claim = json!({"queue": "hostile", "limit": 1, "worker": worker});
+    let claimed = site.api("POST", "/api/v1/claim", &claim).await;
+    assert_eq!(claimed.status, 200, "{}", claimed.text());
+    let job = &claimed.json["data"][0];
+    let error = json!({"message": text, "causes": [text]});
+    let outcome = json!({"id": job["id"], "attempt": job["attempt"], "outcome": "failed", "error": error, "log": [text], "unrecoverable": true});
+    let settled = json!({"worker": worker, "outcomes": [outcome]});
+    let settled = site.api("POST", "/api/v1/settle", &settled).await;
+    assert_eq!(settled.status, 200, "{}", settled.text());
+    created.json["id"].as_str().expect("an id").to_owned()
+}
+
 #[tokio::test]
 async fn hostile_text_is_shown_as_text_on_every_page() {
     let site = Site::open().await;
     let corpus = corpus();
     assert_eq!(corpus.len(), 200);
-    for (index, hostile) in corpus.iter().enumerate() {
-        let queue = format!("q{index}");
-        let job = json!({
-            "kind": "email:send", "queue": "hostile", "payload": {"text": hostile, hostile.as_str(): 1},
-            "meta": {"text": hostile}, "max_attempts": 1,
-        });
-        let created = site.api("POST", "/api/v1/jobs", &job).await;
-        assert_eq!(created.status, 201, "{created:?}");
-        if index % 20 == 0 {
-            site.enqueue(&queue, 1).await;
-            let reason: String = hostile
-                .chars()
-                .filter(|letter| !letter.is_control())
-                .collect();
-            let paused = site
-                .api(
-                    "POST",
-                    &format!("/api/v1/queues/{queue}/pause"),
-                    &json!({"reason": reason}),
-                )
-                .await;
-            assert_eq!(paused.status, 200, "{paused:?}");
-        }
-        let failure = json!({"outcome": "failed", "error": hostile, "unrecoverable": true});
-        site.settle_all("hostile", &failure).await;
-    }
-    let mut visitor = site.visitor();
     let mut paths: Vec<String> = crate::pages::PAGES
         .iter()
         .map(|path| path.replace("mail", "hostile"))
         .collect();
-    paths.extend(["/jobs?state=dead".to_owned(), "/queues/q0".to_owned()]);
+    for (index, hostile) in corpus.iter().enumerate() {
+        let id = dead_job(&site, hostile).await;
+        if index % 20 == 0 {
+            let queue = format!("q{index}");
+            site.enqueue(&queue, 1).await;
+            let reason = json!({"reason": short(hostile, 400)});
+            let pause = format!("/api/v1/queues/{queue}/pause");
+            let paused = site.api("POST", &pause, &reason).await;
+            assert_eq!(paused.status, 200, "{paused:?}");
+            paths.push(format!("/jobs/{id}"));
+        }
+    }
+    paths.extend(["/jobs?state=dead", "/queues/q0", "/dead", "/dead?as=jobs"].map(str::to_owned));
+    let mut visitor = site.visitor();
     for hostile in corpus.iter().step_by(7) {
         let escaped: String = hostile.bytes().map(|byte| format!("%{byte:02X}")).collect();
         paths.push(format!("/jobs?error={escaped}"));
         paths.push(format!("/jobs?queue={escaped}"));
+        paths.push(format!("/jobs?tag={escaped}"));
         paths.push(format!("/audit?target={escaped}"));
         paths.push(format!("/queues/{escaped}"));
         paths.push(format!("/{escaped}"));

@@ -1,8 +1,11 @@
 //! The dashboard: its pages over HTTP, its sessions, and the same pages in a browser.
 #![expect(clippy::indexing_slicing, reason = "what a test may, its helpers may")]
 
+mod accessible;
 mod browser;
+mod everything;
 mod evidence;
+mod flows;
 mod hostile;
 mod pages;
 mod sessions;

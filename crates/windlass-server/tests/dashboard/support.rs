@@ -143,7 +143,7 @@ impl Site {
         let settled = self
             .api("POST", "/api/v1/settle", &json!({"outcomes": outcomes}))
             .await;
-        assert_eq!(settled.status, 200, "{settled:?}");
+        assert_eq!(settled.status, 200, "{}", settled.text());
     }
 
     pub(crate) fn visitor(&self) -> Visitor {
@@ -234,4 +234,11 @@ impl Visitor {
         self.get("/login").await;
         self.post("/login", &[("key", key)]).await
     }
+}
+
+/// Runs a blocking part of a test, such as a browser, next to the server.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work)
+        .await
+        .expect("the browser part succeeds")
 }

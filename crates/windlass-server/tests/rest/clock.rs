@@ -1,4 +1,5 @@
-//! Timeouts of remote attempts follow elapsed time: a wall clock that jumps ends none.
+//! Time as the server sees it: timeouts of remote attempts follow elapsed time, so that a wall clock
+//! that jumps ends none; an `Idempotency-Key` is kept for 24 hours.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -137,4 +138,22 @@ async fn time_that_really_passes_ends_an_attempt() {
     let job = claimed(&server).await;
     clock.pass(Duration::from_secs(31));
     assert_eq!(renew(&server, &job).await["status"], "timed_out");
+}
+
+#[tokio::test]
+async fn an_idempotency_key_is_forgotten_after_24_hours() {
+    let (client, clock) = client();
+    let server = Server::on_client(&client).await;
+    let enqueue = async || {
+        let headers = [("Idempotency-Key", "k")];
+        let body = Some(br#"{"kind": "a"}"#.as_slice());
+        let answer = server.send("POST", "/api/v1/jobs", &headers, body).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.text_at("/id")
+    };
+    let first = enqueue().await;
+    clock.pass(24 * HOUR - Duration::from_secs(60));
+    assert_eq!(enqueue().await, first);
+    clock.pass(Duration::from_secs(61));
+    assert_ne!(enqueue().await, first);
 }

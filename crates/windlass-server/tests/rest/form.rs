@@ -43,6 +43,32 @@ async fn nothing_of_a_deleted_form_runs_again() {
 }
 
 #[tokio::test]
+async fn the_next_execution_of_a_form_is_its_retry_while_one_waits() {
+    let server = Server::open().await;
+    let id = server.post("/api/v1/jobs", &form()).await.text_at("/id");
+    let path = format!("/api/v1/jobs/{id}");
+    let next = async || {
+        let seen = server.get(&path).await;
+        assert_eq!(
+            seen.json["next_execution_time"], seen.json["next_run_at"],
+            "{seen:?}"
+        );
+        seen.text_at("/next_execution_time")
+    };
+    let occurrence = next().await;
+    let job = run_now(&server, &id).await;
+    let failed = json!({"outcome": "failed", "error": "no"});
+    server
+        .run_claimed(&json!({"kinds": ["http"]}), &failed)
+        .await;
+    let retry = server.get(&format!("/api/v1/jobs/{job}")).await;
+    assert_eq!(retry.json["failures"], 1, "{retry:?}");
+    assert_eq!(next().await, retry.text_at("/run_at"));
+    server.act(&format!("/api/v1/jobs/{job}/cancel")).await;
+    assert_eq!(next().await, occurrence);
+}
+
+#[tokio::test]
 async fn the_history_of_a_form_is_filtered_before_it_is_cut() {
     let server = Server::open().await;
     let made = server.post("/api/v1/jobs", &form()).await;

@@ -1,7 +1,12 @@
 //! What is wrong with a request: every problem is named, as the client spelled it.
 
+use std::future::Future;
+use std::sync::Arc;
+
 use serde_json::json;
+use windlass_memory::MemoryStore;
 use windlass_server::routes;
+use windlass_store::{Store, StoreError, Wrapper};
 
 use crate::support::Server;
 
@@ -108,4 +113,75 @@ async fn problems_are_named_as_the_client_spelled_them() {
     let bulk = json!({"jobs": [{"kind": "a"}, {"kind": "b c", "x": 1, "y": 2}]});
     let refused = server.post("/api/v1/jobs/bulk", &bulk).await;
     insta::assert_snapshot!(refusals + &format!("{bulk}\n{}", refused.redacted()));
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_refused_as_such() {
+    let server = Server::open().await;
+    let body = Some(br#"{"kind": "a"}"#.as_slice());
+    for encoding in ["gzip", "identity, br", ""] {
+        let headers = [("Content-Encoding", encoding)];
+        let refused = server.send("POST", "/api/v1/jobs", &headers, body).await;
+        let code = refused.code();
+        assert_eq!(
+            (refused.status, code.as_str()),
+            (415, "unsupported_media_type")
+        );
+        assert!(refused.text_at("/detail").contains("Content-Encoding"));
+    }
+    let headers = [("Content-Encoding", "Identity")];
+    let created = server.send("POST", "/api/v1/jobs", &headers, body).await;
+    assert_eq!(created.status, 201, "{created:?}");
+}
+
+/// A store that answers every enqueue with an error.
+#[derive(Debug)]
+struct Failing {
+    store: MemoryStore,
+    error: fn() -> StoreError,
+}
+
+impl Wrapper for Failing {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn around<T: Send>(
+        &self,
+        verb: &'static str,
+        step: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        match verb {
+            "enqueue" => Err((self.error)()),
+            _ => step.await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_write_is_named_and_the_caller_may_retry() {
+    let errors: [(fn() -> StoreError, &str); 4] = [
+        (
+            || StoreError::StorageFull("no space".into()),
+            "storage_full",
+        ),
+        (|| StoreError::Indeterminate("cut".into()), "indeterminate"),
+        (
+            || StoreError::Unavailable("down".into()),
+            "store_unavailable",
+        ),
+        (|| StoreError::Stopped("sync".into()), "store_stopped"),
+    ];
+    for (error, code) in errors {
+        let store = MemoryStore::new();
+        let server = Server::on(Arc::new(Failing { store, error })).await;
+        for (path, body) in [
+            ("/api/v1/jobs", json!({"kind": "a"})),
+            ("/api/v1/jobs/bulk", json!({"jobs": [{"kind": "a"}]})),
+        ] {
+            let refused = server.post(path, &body).await;
+            assert_eq!((refused.status, refused.code().as_str()), (503, code));
+            assert_eq!(refused.header("retry-after"), Some("1"), "{refused:?}");
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! The charts of the overview.
 
+use std::time::Duration;
+
 use windlass_api::{Activity, TimePercentiles};
 
 use super::RETRY_RATE_MAX;
@@ -77,7 +79,7 @@ impl Charts {
             times: series.times(zone),
             titles: titles.clone(),
             bound: None,
-            marks: Vec::new(),
+            marks: series.marks.clone(),
         };
         let layers = [
             Layer {
@@ -143,7 +145,7 @@ fn retry_chart(series: &Series, zone: &Zone, range: Range) -> Markup {
             text: "alert above".to_owned(),
             tick: format!("10{}%", show::SPACE),
         }),
-        marks: Vec::new(),
+        marks: series.mark_lines(),
     };
     let values: Vec<_> = rates
         .iter()
@@ -189,7 +191,15 @@ impl Times {
         let min = if min.is_finite() { min } else { 1.0 };
         let text = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), show::millis);
         let at = |values: &[Option<f64>], index: usize| text(values.get(index).copied().flatten());
-        let now = |values: &[Option<f64>]| text(values.iter().rev().flatten().next().copied());
+        // One unit is enough for a legend, which must fit in one line.
+        let short = |value: f64| match value {
+            value if value >= 60_000.0 => show::roughly(Duration::from_secs_f64(value / 1000.0)),
+            value => show::millis(value),
+        };
+        let now = |values: &[Option<f64>]| {
+            let last = values.iter().rev().flatten().next().copied();
+            last.map_or_else(|| "–".to_owned(), short)
+        };
         let label = format!(
             "{what}, log scale: now p50 {}, p95 {}, p99 {}",
             now(&p50),
@@ -210,7 +220,7 @@ impl Times {
                 )
             }),
             bound: None,
-            marks: Vec::new(),
+            marks: series.mark_lines(),
         };
         let lines = [
             Line {

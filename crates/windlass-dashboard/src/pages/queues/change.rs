@@ -35,8 +35,10 @@ pub(super) async fn pause(submit: Submit) -> PageResult {
     let body = reason.map_or_else(|| json!({}), |reason| json!({"reason": reason}));
     let path = format!("/api/v1/queues/{}/pause", escaped(&name));
     let _: Queue = submit.visit.send(Method::POST, &path, &body).await?;
-    Ok(submit.visit.done(
-        &format!("/queues/{}", escaped(&name)),
+    let page = format!("/queues/{}", escaped(&name));
+    Ok(submit.visit.undoable(
+        &page,
+        &format!("{page}/resume"),
         &format!("Paused {name}. Running jobs continue."),
     ))
 }
@@ -50,8 +52,11 @@ pub(super) async fn resume(submit: Submit) -> PageResult {
         .get("from")
         .filter(|from| *from == "/")
         .map(str::to_owned);
-    let back = back.unwrap_or_else(|| format!("/queues/{}", escaped(&name)));
-    Ok(submit.visit.done(&back, &format!("Resumed {name}.")))
+    let page = format!("/queues/{}", escaped(&name));
+    let back = back.unwrap_or_else(|| page.clone());
+    Ok(submit
+        .visit
+        .undoable(&back, &format!("{page}/pause"), &format!("Resumed {name}.")))
 }
 
 /// A field of the settings form.

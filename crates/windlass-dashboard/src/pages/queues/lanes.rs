@@ -109,7 +109,7 @@ pub(super) fn share_chart(series: &Series, zone: &Zone, queue: &Queue, range: Ra
             text: "allowed for retries while new jobs wait".to_owned(),
             tick: format!("{:.0}{}%", ratio * 100.0, show::SPACE),
         }),
-        marks: Vec::new(),
+        marks: series.mark_lines(),
     };
     let layers = [
         Layer {

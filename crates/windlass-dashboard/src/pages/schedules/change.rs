@@ -25,11 +25,18 @@ pub(super) async fn command(submit: Submit, route: &'static str) -> PageResult {
         .visit
         .call(Method::POST, &path, Bytes::new(), None)
         .await?;
-    let done = match route {
-        "pause" => "Paused. It does not fire until someone resumes it.",
-        _ => "Resumed. Occurrences that it missed are recorded as skipped.",
+    let (inverse, done) = match route {
+        "pause" => (
+            "resume",
+            "Paused. It does not fire until someone resumes it.",
+        ),
+        _ => (
+            "pause",
+            "Resumed. Occurrences that it missed are recorded as skipped.",
+        ),
     };
-    Ok(submit.visit.done(&page, done))
+    let undo = format!("{page}/{inverse}");
+    Ok(submit.visit.undoable(&page, &undo, done))
 }
 
 pub(super) async fn run_now(submit: Submit) -> PageResult {

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Request;
+use tower::ServiceExt as _;
 use windlass_core::retry::Preset;
 
 use super::*;
-use crate::standalone::config::Sources;
+use crate::standalone::config::{SETTINGS, Sources};
 
 /// Settings that are converted, each with a value other than its default.
 const SET: &[(&str, &str)] = &[
@@ -127,6 +130,69 @@ fn every_setting_is_applied() {
     assert_eq!(upkeep.janitor.dead_retention, Some(days(30)));
     let queues: Vec<_> = upkeep.janitor.queues.values().copied().collect();
     assert_eq!(queues, [days(14)]);
+}
+
+/// The settings of the dashboard, each with a value other than its default.
+const DASHBOARD: &[(&str, &str)] = &[
+    ("behind_proxy", "true"),
+    ("insecure", "true"),
+    ("dashboard.environment", "production"),
+    ("dashboard.colour", "red"),
+    ("dashboard.read_only", "true"),
+    ("dashboard.proxies", "10.0.0.5/32"),
+    (
+        "dashboard.proxy_secret",
+        "hush-hush-hush-hush-hush-hush-hush",
+    ),
+    ("dashboard.proxy_secret_header", "x-secret"),
+    ("dashboard.user_header", "x-user"),
+    ("dashboard.groups_header", "x-groups"),
+    ("dashboard.people", "mara=operate"),
+];
+
+#[test]
+fn every_setting_of_the_dashboard_is_applied() {
+    let known = SETTINGS.iter().map(|setting| setting.key);
+    let set = |key: &str| key == "dashboard.serve" || DASHBOARD.iter().any(|(set, _)| *set == key);
+    let known = known.filter(|key| key.starts_with("dashboard."));
+    let unset: Vec<_> = known.filter(|key| !set(key)).collect();
+    assert_eq!(unset, [""; 0], "another setting needs a value above");
+    let DashboardSettings {
+        about,
+        secure,
+        proxies,
+    } = config(DASHBOARD).dashboard("https://jobs.example");
+    assert_eq!(about.environment.as_deref(), Some("production"));
+    assert_eq!(about.colour.name(), "red");
+    assert!(about.read_only && secure);
+    assert_eq!(about.url, "https://jobs.example");
+    let proxies = proxies.expect("people come through a proxy");
+    let addresses: Vec<_> = proxies.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.0.0.5/32"]);
+    assert_eq!(proxies.secret, "hush-hush-hush-hush-hush-hush-hush");
+    let headers = [
+        proxies.secret_header,
+        proxies.user_header,
+        proxies.groups_header,
+    ];
+    assert_eq!(headers, ["x-secret", "x-user", "x-groups"]);
+    assert!(proxies.people.contains_key("mara"));
+    let plain = config(&[]).dashboard("");
+    assert!(!plain.secure && !plain.about.read_only && plain.proxies.is_none());
+}
+
+#[tokio::test]
+async fn the_dashboard_is_served_unless_it_is_off() {
+    for (serve, status) in [("true", 200), ("false", 404)] {
+        let settings = [("store", "memory:"), ("bind", "127.0.0.1:0")];
+        let config = config(&[settings[0], settings[1], ("dashboard.serve", serve)]);
+        let app = Server::start(config.clone()).await.expect("it starts").app;
+        let request = Request::builder().uri("/").header("accept", "text/html");
+        let request = request.header("host", "127.0.0.1").body(Body::empty());
+        let routes = config.routes(app, "http://127.0.0.1");
+        let answered = routes.oneshot(request.expect("a valid request")).await;
+        assert_eq!(answered.expect("a router answers").status(), status);
+    }
 }
 
 #[test]
