@@ -4,6 +4,7 @@ mod baseline;
 mod http;
 mod load;
 mod operators;
+mod pages;
 mod postgres;
 mod queues;
 mod run;
@@ -39,6 +40,28 @@ pub(crate) enum BenchCommand {
     /// What operators do with many dead jobs: failure groups, lists, counts, and bulk actions next to
     /// fresh jobs.
     Operators(OperatorsBench),
+
+    /// The server time of every page of the dashboard, with many jobs and causes.
+    Pages(PagesBench),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PagesBench {
+    /// The store, as a URL; a temporary SQLite file if not given. It must not hold any jobs yet.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// The number of dead jobs. A hundredth more waits.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub(crate) jobs: u64,
+
+    /// The number of causes of the dead jobs.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) groups: u64,
+
+    /// How often to load each page.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) reads: u32,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -199,6 +222,7 @@ pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()>
         BenchCommand::Http(bench) => http::run(bench, output),
         BenchCommand::Queues(bench) => queues::run(bench, output),
         BenchCommand::Operators(bench) => operators::run(bench, output),
+        BenchCommand::Pages(bench) => pages::run(bench, output),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `windlass bench operators`: what operators do with many dead jobs.
 
 mod bulk;
-mod fill;
+pub(super) mod fill;
 mod reads;
 
 use std::fmt;
@@ -45,7 +45,7 @@ async fn measure(bench: &OperatorsBench, url: &str) -> anyhow::Result<OperatorsR
         "the store already holds jobs; use an empty one"
     );
     let started = clock::start();
-    let deep = fill::dead_jobs(store, bench.jobs).await?;
+    let deep = fill::dead_jobs(store, bench.jobs, fill::GROUPS).await?;
     let fill_s = started.elapsed().as_secs_f64();
     let failure_groups = reads::failure_groups(store).await?.len();
     let reads = reads::measure(store, bench.reads, deep).await?;

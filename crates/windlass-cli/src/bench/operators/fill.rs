@@ -16,15 +16,15 @@ use windlass_store::{
 use crate::bench::progress;
 use crate::clock;
 
-/// The number of failure groups: 10 queues with 10 kinds of jobs, each with 10 causes.
-const GROUPS: u64 = 1000;
+/// The most failure groups: 10 queues with 10 kinds of jobs, each with 10 causes.
+pub(in crate::bench) const GROUPS: u64 = 1000;
 /// The number of jobs in each call of the store.
 const BATCH: u64 = 10_000;
 /// One of this many jobs is dead for another reason.
 const EXHAUSTED_ONE_IN: u64 = 100;
 
 /// The queues of the jobs.
-pub(super) const QUEUES: [&str; 10] = [
+pub(in crate::bench) const QUEUES: [&str; 10] = [
     "mail", "billing", "search", "media", "reports", "sync", "export", "import", "alerts", "audit",
 ];
 /// The kinds of jobs in each queue.
@@ -45,9 +45,13 @@ const PROBLEMS: [&str; 10] = [
     "exceeded",
 ];
 
-/// Stores dead jobs. Returns the number of an old job, and the id of a job that is older than nine
-/// tenths of all.
-pub(super) async fn dead_jobs(store: &dyn Store, jobs: u64) -> anyhow::Result<(u64, JobId)> {
+/// Stores dead jobs of at most `groups` causes. Returns the number of an old job, and the id of a job
+/// that is older than nine tenths of all.
+pub(in crate::bench) async fn dead_jobs(
+    store: &dyn Store,
+    jobs: u64,
+    groups: u64,
+) -> anyhow::Result<(u64, JobId)> {
     let bar = progress("dead jobs", jobs);
     let deep_number = jobs / 10;
     let (mut random, mut deep, mut number) = (Random::new(1), None, 0);
@@ -55,7 +59,7 @@ pub(super) async fn dead_jobs(store: &dyn Store, jobs: u64) -> anyhow::Result<(u
         let end = jobs.min(number + BATCH);
         let now = clock::now();
         let batch: Vec<Job> = (number..end)
-            .map(|number| job(number, now, random.bits()))
+            .map(|number| job(number, groups, now, random.bits()))
             .collect::<Result<_, _>>()?;
         if (number..end).contains(&deep_number) {
             let mut ids: Vec<JobId> = batch.iter().map(|job| job.id).collect();
@@ -64,7 +68,7 @@ pub(super) async fn dead_jobs(store: &dyn Store, jobs: u64) -> anyhow::Result<(u
             deep = id.map(|id| (number, id));
         }
         store.enqueue(Enqueue::all(batch), now).await?;
-        fail_all(store, u128::from(number) << 8, &mut random).await?;
+        fail_all(store, u128::from(number) << 8, groups, &mut random).await?;
         bar.inc(end - number);
         number = end;
     }
@@ -72,9 +76,9 @@ pub(super) async fn dead_jobs(store: &dyn Store, jobs: u64) -> anyhow::Result<(u
     deep.ok_or_else(|| anyhow::anyhow!("there are no jobs"))
 }
 
-fn job(number: u64, now: Timestamp, random: u64) -> anyhow::Result<Job> {
+fn job(number: u64, groups: u64, now: Timestamp, random: u64) -> anyhow::Result<Job> {
     let name = |names: &[&'static str; 10], digit: u64| {
-        let index = usize::try_from(number / digit % 10).unwrap_or_default();
+        let index = usize::try_from(number % groups / digit % 10).unwrap_or_default();
         names.get(index).copied().unwrap_or_default()
     };
     let payload = format!(
@@ -95,7 +99,12 @@ fn job(number: u64, now: Timestamp, random: u64) -> anyhow::Result<Job> {
 }
 
 /// Runs all waiting jobs; each fails for good.
-async fn fail_all(store: &dyn Store, claim_id: u128, random: &mut Random) -> anyhow::Result<()> {
+async fn fail_all(
+    store: &dyn Store,
+    claim_id: u128,
+    groups: u64,
+    random: &mut Random,
+) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for (index, queue) in (0..).zip(QUEUES) {
         let limit = u32::try_from(BATCH)?;
@@ -117,17 +126,18 @@ async fn fail_all(store: &dyn Store, claim_id: u128, random: &mut Random) -> any
             retry: ClaimRetry::default(),
         };
         let claimed = store.claim(&claim, clock::now()).await?;
-        reports.extend(claimed.jobs.iter().map(|job| report(job, random.bits())));
+        let jobs = claimed.jobs.iter();
+        reports.extend(jobs.map(|job| report(job, groups, random.bits())));
     }
     store.settle(reports, clock::now()).await?;
     Ok(())
 }
 
-fn report(job: &Job, random: u64) -> AttemptReport {
+fn report(job: &Job, groups: u64, random: u64) -> AttemptReport {
     let payload: serde_json::Value = job.payload.decode().unwrap_or_default();
     let number = payload.get("order").and_then(|order| order.as_u64());
     let number = number.unwrap_or_default();
-    let index = usize::try_from(number % GROUPS / 100).unwrap_or_default();
+    let index = usize::try_from(number % groups / 100).unwrap_or_default();
     let problem = PROBLEMS.get(index).copied().unwrap_or_default();
     let queue = &job.queue;
     let error = format!("order {number}: the connection to the {queue} service was {problem}");
