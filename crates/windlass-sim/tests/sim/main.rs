@@ -1,0 +1,11 @@
+//! Bounded simulations. `WINDLASS_SIM_SEEDS` runs more seeds.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test may"
+)]
+
+mod determinism;
+mod planted;
+mod seeds;
