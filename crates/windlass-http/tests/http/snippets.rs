@@ -64,7 +64,7 @@ fn cases() -> Vec<(Value, bool)> {
 fn answers(command: &mut Command) -> Vec<bool> {
     let given: Vec<Value> = cases().into_iter().map(|(case, _)| case).collect();
     let output = command.arg(json!(given).to_string()).output();
-    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}; run ./test"));
+    let output = output.expect("a language is missing; ./test installs it");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     serde_json::from_slice(&output.stdout).expect("a list")

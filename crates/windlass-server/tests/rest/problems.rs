@@ -160,19 +160,19 @@ impl Wrapper for Failing {
 
 #[tokio::test]
 async fn a_store_that_cannot_write_is_named_and_the_caller_may_retry() {
-    let errors: [(fn() -> StoreError, &str); 4] = [
-        (
-            || StoreError::StorageFull("no space".into()),
-            "storage_full",
-        ),
-        (|| StoreError::Indeterminate("cut".into()), "indeterminate"),
-        (
-            || StoreError::Unavailable("down".into()),
-            "store_unavailable",
-        ),
-        (|| StoreError::Stopped("sync".into()), "store_stopped"),
+    let errors: [fn() -> StoreError; 4] = [
+        || StoreError::StorageFull("no space".into()),
+        || StoreError::Indeterminate("cut".into()),
+        || StoreError::Unavailable("down".into()),
+        || StoreError::Stopped("sync".into()),
     ];
-    for (error, code) in errors {
+    let codes = [
+        "storage_full",
+        "indeterminate",
+        "store_unavailable",
+        "store_stopped",
+    ];
+    for (error, code) in errors.into_iter().zip(codes) {
         let store = MemoryStore::new();
         let server = Server::on(Arc::new(Failing { store, error })).await;
         for (path, body) in [
