@@ -79,12 +79,16 @@ const QUEUES: [(&str, &str, u32, usize); 5] = [
 ];
 const STEPS: usize = 180;
 const STEP: Duration = Duration::from_secs(20);
+/// The step in which the patient job is enqueued.
+const PATIENT_FROM: usize = STEPS * 11 / 18;
 
 struct Story {
     begin: Timestamp,
     clock: Arc<StoryClock>,
     api: Router,
     statistics: StatisticsWriter,
+    /// The job whose page is shown: it fails again and again, with longer and longer waits.
+    patient: Option<String>,
     /// The state of a small random generator, so that every run gives the same pictures.
     random: u64,
 }
@@ -179,6 +183,7 @@ impl Story {
                 self.settle(queue, step, &claimed["data"]).await;
             }
         }
+        self.try_patiently(step).await;
         self.clock.set(
             self.begin
                 .saturating_add(STEP * u32::try_from(step + 1).expect("few steps")),
@@ -188,6 +193,40 @@ impl Story {
             .flush(now)
             .await
             .expect("memory always accepts");
+    }
+
+    /// Runs the patient job when it is due.
+    async fn try_patiently(&mut self, step: usize) {
+        if step == PATIENT_FROM {
+            let job = json!({
+                "kind": "payment:capture", "queue": "payments", "priority": 10, "tags": ["order-88213", "eu"],
+                "payload": {"order": 88213, "amount": 12900, "currency": "EUR", "capture": "final"},
+                "unique_key": "capture:88213", "timeout": "30s",
+                "retry": {"max_attempts": 8, "backoff": {"type": "exponential", "base": "40s", "multiplier": 2, "max": "30m"},
+                    "jitter": {"type": "proportional", "ratio": 0.2}},
+            });
+            let job = self.call("POST", "/api/v1/jobs", job).await;
+            self.patient = job["id"].as_str().map(str::to_owned);
+        }
+        let Some(id) = &self.patient else { return };
+        let claim = json!({"ids": [id], "worker": "node-b"});
+        let claimed = self.call("POST", "/api/v1/claim", claim).await;
+        let Some(job) = claimed["data"].get(0) else {
+            return;
+        };
+        self.clock.advance(Duration::from_millis(2_100));
+        let mut outcome = json!({
+            "id": id, "attempt": job["attempt"], "outcome": "failed",
+            "error": {"message": "ledger.acme.io answered 503 Service Unavailable", "causes": [
+                "captures_unavailable: primary writer is read-only",
+                "upstream connect error or disconnect before headers, reset reason: connection termination"]},
+            "log": ["capturing 129.00 EUR for order 88213", "asking ledger.acme.io for a capture"],
+        });
+        if job["attempt"] == 3 {
+            outcome["retry_after"] = json!("4m");
+        }
+        let settle = json!({"worker": "node-b", "outcomes": [outcome]});
+        self.call("POST", "/api/v1/settle", settle).await;
     }
 
     async fn settle(&mut self, queue: &str, step: usize, jobs: &Value) {
@@ -300,14 +339,7 @@ impl Story {
             replay["id"].as_str().unwrap_or_default()
         );
         self.recover(&replay).await;
-        let path = "/api/v1/jobs?retrying=true&queue=payments&limit=1000";
-        let jobs = self.call("GET", path, Value::Null).await;
-        let jobs = jobs["data"].as_array().into_iter().flatten();
-        let job = jobs.max_by_key(|job| job["failures"].as_u64());
-        let job = job.expect("jobs of payments retry")["id"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
+        let job = self.patient.as_deref().expect("it was enqueued");
         let page = |name: &str, path: String| (name.to_owned(), path);
         vec![
             page("job", format!("/jobs/{job}")),
@@ -447,6 +479,7 @@ async fn main() {
         clock: Arc::clone(&clock),
         api: site.clone(),
         statistics,
+        patient: None,
         random: 88_172_645_463_325_252,
     };
     story.tell().await;
