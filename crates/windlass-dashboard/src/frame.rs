@@ -11,7 +11,7 @@ use crate::markup::{Markup, escaped};
 use crate::show::{self, Zone};
 use crate::snapshot::Snapshot;
 use crate::visit::{CSRF_FIELD, FLASH, THEME, UNDO, Visit};
-use windlass_core::Timestamp;
+use windlass_core::{JobId, Timestamp};
 
 /// A section of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,6 +215,25 @@ impl Frame {
     /// An instant as far as it is needed, with the full time as its title.
     pub(crate) fn at(&self, at: &Timestamp) -> Markup {
         self.time(at, &self.zone.short(*at, self.now), "at")
+    }
+
+    /// Shows a sentence of the server: its instants in the zone of the page, its jobs as links.
+    pub(crate) fn linked(&self, sentence: &str) -> Markup {
+        let word = |word: &str| {
+            if let Ok(at) = word.parse::<Timestamp>() {
+                return self.at(&at).0;
+            }
+            match word.parse::<JobId>() {
+                Ok(id) => format!(
+                    r#"<a class="link mono" href="{}/jobs/{id}" title="{id}">{}</a>"#,
+                    self.base,
+                    show::id_end(id)
+                ),
+                Err(_) => escaped(word),
+            }
+        };
+        let words: Vec<String> = sentence.split(' ').map(word).collect();
+        Markup(words.join(" "))
     }
 
     fn time(&self, at: &Timestamp, text: &str, how: &str) -> Markup {

@@ -189,7 +189,7 @@ impl JobTemplate {
 
     /// A reason as a sentence that begins with a capital letter. The page has its own words for a
     /// time that has not come, because it shows times in the zone of the reader.
-    fn reason_text(&self, reason: &WhyReason) -> String {
+    fn reason_text(&self, reason: &WhyReason) -> Markup {
         let text = match (reason.code.as_str(), self.job.run_at) {
             ("not_due", Some(at)) if self.job.failures > 0 => {
                 let left = show::duration(at.since(self.frame.now));
@@ -203,7 +203,8 @@ impl JobTemplate {
             }
             _ => reason.text.clone(),
         };
-        super::schedules::sentence(&show::visible(&text))
+        self.frame
+            .linked(&super::schedules::sentence(&show::visible(&text)))
     }
 
     fn is_finished(&self) -> bool {
