@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use windlass_core::Timestamp;
+use windlass_core::{JobId, Timestamp};
 
 /// A space that does not break.
 pub const SPACE: char = '\u{a0}';
@@ -126,6 +126,13 @@ pub fn relative(at: Timestamp, now: Timestamp) -> String {
     } else {
         format!("{}{SPACE}ago", roughly(age))
     }
+}
+
+/// Returns the end of an id, where ids of the same time differ: `…bb5f6a8b8`.
+pub fn id_end(id: JobId) -> String {
+    let id = id.to_string();
+    let (_, end) = id.split_at_checked(id.len() - 9).unwrap_or_default();
+    format!("…{end}")
 }
 
 /// A time zone in which a page shows instants.

@@ -38,4 +38,10 @@ pub trait Clock: Send + Sync + fmt::Debug {
 
     /// Waits for this long. Unaffected by changes of the wall clock.
     fn sleep(&self, time: Duration) -> Wait;
+
+    /// How many microseconds the machine's own clock is ahead of this one. Negative if it is behind,
+    /// `None` if there is no machine behind this clock.
+    fn machine_ahead_micros(&self) -> Option<i64> {
+        None
+    }
 }

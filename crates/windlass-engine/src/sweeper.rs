@@ -84,6 +84,8 @@ const HEARTBEAT_EVERY_MAX: Duration = Duration::from_secs(10);
 const HOLD_UNTIL: &str = "hold_until";
 /// The heartbeat field for the length of the node's leases.
 const LEASE_MS: &str = "lease_ms";
+/// The field of a heartbeat with the time that the node's own clock is ahead of the store's.
+const CLOCK_OFFSET_MS: &str = "clock_offset_ms";
 
 impl Sweeper {
     /// Creates a sweeper.
@@ -171,6 +173,9 @@ impl Sweeper {
             LEASE_MS.to_owned(),
             json!(self.config.lease.as_millis() as u64),
         );
+        if let Some(micros) = self.engine.clock().machine_ahead_micros() {
+            about.insert(CLOCK_OFFSET_MS.to_owned(), json!(micros / 1000));
+        }
         if let Some(state) = &self.worker_state {
             state.borrow().report(&mut about);
         }

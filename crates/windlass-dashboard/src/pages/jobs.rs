@@ -242,18 +242,13 @@ fn tabs(filters: &Fields, snapshot: &Snapshot, base: &str) -> Vec<Tab> {
 }
 
 fn row(job: &Job) -> Row {
-    let id = job.id.to_string();
-    let short: String = id
-        .chars()
-        .skip(id.chars().count().saturating_sub(9))
-        .collect();
     let error = match &job.last_error {
         Some(error) if !job.error_withheld => show::clipped(error, 200),
         _ if job.error_withheld => "withheld; needs read-payload".to_owned(),
         _ => String::new(),
     };
     Row {
-        short: format!("…{short}"),
+        short: show::id_end(job.id),
         look: look_of(job),
         kind: show::visible(job.kind.as_str()),
         queue: job.queue.to_string(),
@@ -262,7 +257,7 @@ fn row(job: &Job) -> Row {
         attempts_max: job.max_attempts,
         created_at: Some(job.created_at),
         due_at: job.finished_at.or(job.run_at),
-        id,
+        id: job.id.to_string(),
     }
 }
 

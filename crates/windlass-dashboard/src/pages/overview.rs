@@ -23,6 +23,7 @@ use crate::site::{PageResult, Site, page};
 use crate::snapshot::Snapshot;
 use crate::visit::Visit;
 
+use super::workers::ClockOffset;
 use charts::Charts;
 pub(super) use needs::RETRY_RATE_MAX;
 use needs::{Evidence, Need};
@@ -107,6 +108,7 @@ struct WorkerRow {
     alive: bool,
     version: String,
     heartbeat: String,
+    clock: ClockOffset,
     slots: String,
 }
 
@@ -509,6 +511,7 @@ fn worker_row(worker: &Worker) -> WorkerRow {
         } else {
             format!("late, {age}")
         },
+        clock: ClockOffset::of(worker),
         slots: slots_of(worker).map_or_else(String::new, |slots| format!("{slots} slots")),
     }
 }

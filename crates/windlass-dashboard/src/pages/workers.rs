@@ -20,6 +20,9 @@ use crate::visit::{Submit, Visit};
 
 /// The most running jobs that the page assigns to workers.
 const RUNNING_MAX: usize = 500;
+/// A clock that is further from the store's than this is marked. Job times do not depend on it, but
+/// the times in the logs of that machine do.
+const CLOCK_OFFSET_MAX_MS: u64 = 1000;
 /// The most workers on the page.
 const WORKERS_MAX: usize = 200;
 
@@ -61,11 +64,42 @@ struct WorkerRow {
     running: u64,
     bar: Option<Markup>,
     heartbeat: String,
+    clock: ClockOffset,
     /// Up to three jobs that it runs: id, end of the id, kind.
     jobs: Vec<(String, String, String)>,
     jobs_more: usize,
     can_signal: bool,
     signal: Option<&'static str>,
+}
+
+/// How far the clock of a node is from the store's.
+pub(super) struct ClockOffset {
+    /// `+3 ms`, or a dash if the node does not report it.
+    pub(super) text: String,
+    /// Whether someone should correct the clock of that machine.
+    pub(super) is_far: bool,
+}
+
+impl ClockOffset {
+    pub(super) fn of(worker: &Worker) -> Self {
+        let offset = worker.about.get("clock_offset_ms").and_then(Value::as_i64);
+        let Some(offset) = offset else {
+            return ClockOffset {
+                text: "–".to_owned(),
+                is_far: false,
+            };
+        };
+        let sign = match offset {
+            0 => "",
+            1.. => "+",
+            _ => "−",
+        };
+        let amount = show::millis(offset.unsigned_abs() as f64);
+        ClockOffset {
+            text: format!("{sign}{amount}"),
+            is_far: offset.unsigned_abs() > CLOCK_OFFSET_MAX_MS,
+        }
+    }
 }
 
 async fn list(visit: Visit) -> PageResult {
@@ -191,12 +225,8 @@ fn row(worker: &Worker, jobs: Option<&Vec<&Job>>) -> WorkerRow {
     let running = jobs.map_or(0, |jobs| jobs.len() as u64);
     let slots = about.get("slots").and_then(Value::as_u64);
     let shown = jobs.into_iter().flatten().take(3).map(|job| {
-        let id = job.id.to_string();
-        let short: String = id
-            .chars()
-            .skip(id.chars().count().saturating_sub(9))
-            .collect();
-        (id, format!("…{short}"), show::visible(job.kind.as_str()))
+        let kind = show::visible(job.kind.as_str());
+        (job.id.to_string(), show::id_end(job.id), kind)
     });
     let age = show::duration(Duration::from_millis(worker.heartbeat_age_ms));
     WorkerRow {
@@ -221,6 +251,7 @@ fn row(worker: &Worker, jobs: Option<&Vec<&Job>>) -> WorkerRow {
         } else {
             format!("late, {age}")
         },
+        clock: ClockOffset::of(worker),
         jobs: shown.collect(),
         jobs_more: running.saturating_sub(3) as usize,
         can_signal: !is_server,

@@ -128,6 +128,11 @@ impl Clock for SystemClock {
     fn sleep(&self, time: Duration) -> Wait {
         Box::pin(tokio::time::sleep(time))
     }
+
+    fn machine_ahead_micros(&self) -> Option<i64> {
+        let machine = wall().as_micros();
+        Some(machine.saturating_sub(self.now().as_micros()))
+    }
 }
 
 impl Reading {
@@ -224,6 +229,15 @@ mod tests {
         }
         let off = clock.now().as_micros() - noon().as_micros() - 6_250_000;
         assert!(off.abs() < 1000, "{off} µs off");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_knows_how_far_the_machine_is_ahead() {
+        let hour = 3_600_000_000;
+        let behind = Timestamp::from_micros(wall().as_micros() - hour).unwrap();
+        let ahead = SystemClock::starting_at(behind).machine_ahead_micros();
+        // The machine's clock runs between the two readings.
+        assert!(ahead >= Some(hour) && ahead < Some(2 * hour), "{ahead:?}");
     }
 
     #[tokio::test(start_paused = true)]
