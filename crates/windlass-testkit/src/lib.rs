@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod pooler;
 pub mod proxy;
 pub mod running;
+pub mod seeds;
 pub mod target;
 pub mod world;
 
@@ -17,5 +18,6 @@ mod faulty;
 
 pub use faulty::Faulty;
 pub use running::Running;
+pub use seeds::seeds;
 pub use target::Target;
 pub use world::World;
