@@ -254,10 +254,19 @@ async fn transactions_on_the_same_jobs_do_not_deadlock() {
     assert_eq!(done, 50);
 }
 
+/// The transactions that wait for a lock: process and start.
+async fn waiting(watcher: &tokio_postgres::Client) -> Vec<(i32, String)> {
+    let sql = "select pid, xact_start::text from pg_stat_activity
+         where datname = current_database() and wait_event_type = 'Lock'";
+    let rows = watcher.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_timeout_is_retried() {
     let url = cluster::database().await;
     let options = cluster::options(&format!("{url}?lock_timeout=100ms"));
+    let watcher = cluster::client(&url).await;
     let store: Opened = Arc::new(PostgresStore::connect(options).await.unwrap());
     store
         .enqueue(Enqueue::all(vec![job(1)]), at(0))
@@ -276,7 +285,15 @@ async fn a_lock_timeout_is_retried() {
             .map(|job| report(job, Report::Succeeded(None)));
         node.settle(reports.collect(), at(1)).await
     });
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    // The second transaction that waits is the one after the timeout.
+    let mut waited = BTreeSet::new();
+    let seen_twice = async {
+        while waited.len() < 2 {
+            waited.extend(waiting(&watcher).await);
+        }
+    };
+    let seen_twice = tokio::time::timeout(Duration::from_secs(60), seen_twice).await;
+    assert!(seen_twice.is_ok(), "never tried again: {waited:?}");
     other.batch_execute("rollback").await.unwrap();
     let settled = settle.await.unwrap().expect("it was tried again");
     assert!(
@@ -309,7 +326,13 @@ async fn settles_and_renewals_work_when_all_other_connections_are_busy() {
             tokio::spawn(async move { node.claim(&claim(1), at(1)).await })
         })
         .collect();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let watcher = cluster::client(&url).await;
+    let all_wait = async {
+        // Both connections of the main pool.
+        while waiting(&watcher).await.len() < 2 {}
+    };
+    let all_wait = tokio::time::timeout(Duration::from_secs(60), all_wait).await;
+    assert!(all_wait.is_ok(), "the claims do not wait for the table");
     let attempts: Vec<_> = running.iter().map(attempt_of).collect();
     let renewed = store
         .renew(&attempts, Duration::from_secs(60), at(1))
