@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass_core::fairness::Rate;
+use windlass_core::fairness::{Credit, Guards, Pool, Rate, Slots};
 use windlass_core::{Concurrency, Job, JobId, QueueName, Report};
 use windlass_postgres::PostgresStore;
 use windlass_store::conformance::build::{
-    Opened, at, at_micros, attempt_of, claim, enqueue_one, id, job, jobs, key, report, unique,
+    Opened, at, at_micros, attempt_of, claim, enqueue_one, fail_once, id, job, jobs, key, put,
+    ratio, report, unique,
 };
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::unreadable;
-use windlass_store::{Change, Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
+use windlass_store::{Change, Claim, Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
 use windlass_testkit::cluster;
 
 async fn nodes(count: usize) -> (Vec<Opened>, String) {
@@ -144,6 +145,46 @@ async fn nodes_together_respect_the_concurrency_of_a_queue() {
         running += claimed.await.unwrap();
     }
     assert_eq!(running, 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_together_respect_the_retries_in_flight_of_a_queue() {
+    const RETRIES_MAX: usize = 5;
+    let (nodes, _) = nodes(4).await;
+    put(&nodes[0], jobs(0..60)).await;
+    fail_once(&nodes[0], 0..60).await;
+    put(&nodes[0], jobs(100..400)).await;
+    let guards = Guards {
+        max_inflight_retries: Some(5),
+        ..ratio(Some(0.5))
+    };
+    let slots = Slots {
+        total: 10,
+        free: 10,
+        retries_running: 0,
+    };
+    for round in 0..10 {
+        let claims = (0..12_u64).map(|number| {
+            let node = Arc::clone(&nodes[number as usize % 4]);
+            let plan = guards.plan(Pool::Main, slots, Credit::default());
+            // The clocks of the nodes differ by up to three seconds.
+            let now = at(100 + 10 * round + number % 4);
+            let claim = Claim { plan, ..claim(10) };
+            tokio::spawn(async move { node.claim(&claim, now).await.unwrap() })
+        });
+        let mut retries = Vec::new();
+        for claimed in claims.collect::<Vec<_>>() {
+            let jobs = claimed.await.unwrap().jobs.into_iter();
+            retries.extend(jobs.filter(|job| job.failures > 0));
+        }
+        assert_eq!(retries.len(), RETRIES_MAX, "round {round}");
+        // The fresh jobs go on; only the retries end and make room for others.
+        let reports = retries
+            .iter()
+            .map(|job| report(job, Report::Succeeded(None)));
+        let settled = nodes[1].settle(reports.collect(), at(109 + 10 * round));
+        assert_eq!(settled.await.unwrap().len(), RETRIES_MAX);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
