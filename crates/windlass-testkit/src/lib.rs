@@ -7,6 +7,7 @@ pub mod browser;
 pub mod child;
 pub mod client;
 pub mod cluster;
+pub mod fuzz;
 pub mod pooler;
 pub mod proxy;
 pub mod running;
@@ -17,6 +18,7 @@ pub mod world;
 mod faulty;
 
 pub use faulty::Faulty;
+pub use fuzz::Fuzz;
 pub use running::Running;
 pub use seeds::seeds;
 pub use target::Target;
