@@ -27,7 +27,8 @@ impl Figures {
     /// Returns the figure at a JSON pointer.
     pub(crate) fn number(&self, pointer: &str) -> f64 {
         let figure = self.json.pointer(pointer).and_then(Value::as_f64);
-        figure.unwrap_or_else(|| panic!("{pointer}: {}", self.json))
+        assert!(figure.is_some(), "{pointer}: {}", self.json);
+        figure.unwrap_or_default()
     }
 
     /// Checks figures that are larger than zero.
