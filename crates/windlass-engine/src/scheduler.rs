@@ -15,6 +15,7 @@ use windlass_store::{Change, Fire, Fired, RecordRange, Schedule, StoreError, rea
 
 use crate::engine::Engine;
 use crate::event::{Event, ScheduleEvent};
+use crate::failure_lines::FailureLines;
 use crate::watchdog::Pulse;
 
 /// The number of schedules that fire concurrently. Stores that commit in groups, or that have many
@@ -289,6 +290,7 @@ impl Scheduler {
         let clock = Arc::clone(self.engine.clock());
         pulse.busy(clock.now());
         self.log_unreadable().await;
+        let mut failures = FailureLines::default();
         loop {
             let now = clock.now();
             pulse.busy(now);
@@ -300,7 +302,9 @@ impl Scheduler {
             let at = match passed {
                 Ok(_) => next.map_or(poll, |next| next.clamp(now, poll)),
                 Err(error) => {
-                    warn!(%error, "firing schedules failed; retrying at the next pass");
+                    if let Some(suppressed) = failures.admit(clock.elapsed()) {
+                        warn!(%error, suppressed, "firing schedules failed; retrying at the next pass");
+                    }
                     poll
                 }
             };

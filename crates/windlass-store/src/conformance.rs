@@ -34,6 +34,18 @@ pub mod settle;
 pub mod sweep;
 pub mod unreadable;
 
+use std::time::Duration;
+
+/// Fails a case that takes longer than any healthy store needs, such as one that waits for an
+/// announcement that never comes.
+pub async fn within_the_time_limit(case: impl Future<Output = ()>) {
+    let in_time = tokio::time::timeout(CASE_TIME_MAX, case).await;
+    assert!(in_time.is_ok(), "not done after {CASE_TIME_MAX:?}");
+}
+
+/// Cases take milliseconds; the slowest take seconds on a busy machine.
+const CASE_TIME_MAX: Duration = Duration::from_secs(180);
+
 /// Generates a test for every case, for one driver.
 #[macro_export]
 macro_rules! conformance {
@@ -137,7 +149,8 @@ macro_rules! conformance {
             async fn $case() {
                 let (store, _keep) = $open().await;
                 let store = $crate::conformance::build::bounded(store);
-                $crate::conformance::$group::$case(&store).await;
+                let case = $crate::conformance::$group::$case(&store);
+                $crate::conformance::within_the_time_limit(case).await;
             }
         )*})*
     };
