@@ -101,8 +101,15 @@ pub(super) fn sentence(words: &str) -> String {
 
 /// The local time of an occurrence without its offset: `2026-03-18 02:30:00`.
 fn local_text(local: &str) -> String {
-    let text: String = local.chars().take(19).collect();
-    text.replace('T', "\u{a0}")
+    let plain: String = local.chars().take(19).collect();
+    let Ok(at) = plain.parse::<jiff::civil::DateTime>() else {
+        return plain.replace('T', "\u{a0}");
+    };
+    let format = match at.second() {
+        0 => "%a %-d %b %Y, %H:%M",
+        _ => "%a %-d %b %Y, %H:%M:%S",
+    };
+    at.strftime(format).to_string().replace(' ', "\u{a0}")
 }
 
 /// A schedule as a row.
