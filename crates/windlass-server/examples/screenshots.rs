@@ -402,7 +402,7 @@ impl Story {
             .map(|(index, job)| {
                 let mut outcome =
                     json!({"id": job["id"], "attempt": job["attempt"], "outcome": "succeeded"});
-                if name.len() % 3 == 0 && index + 4 == count {
+                if name.len().is_multiple_of(3) && index + 4 == count {
                     outcome["outcome"] = json!("failed");
                     outcome["error"] = json!("the archive has no space left");
                     outcome["unrecoverable"] = json!(true);
