@@ -84,7 +84,6 @@ fn the_commands_of_the_first_page_create_a_job_and_take_it() {
     let taken = taken.filter(|job| job["attempt"] == 1).count();
     assert_eq!(taken, 1, "one of them was claimed: {in_mail}");
     assert_eq!(of("kind=http").as_array().map(Vec::len), Some(1));
-    assert!(!server.text("/").contains("There is no job yet"));
 }
 
 #[test]
@@ -94,7 +93,9 @@ fn the_command_line_accepts_the_commands_of_every_page() {
     for path in pages(&server) {
         let shown = commands(&server, &path);
         assert!(!shown.is_empty(), "{path} shows no command");
-        for line in shown {
+        // The lab also shows policies as JSON and as Rust.
+        let is_command = |line: &String| line.starts_with("windlass ") || line.starts_with("curl ");
+        for line in shown.into_iter().filter(is_command) {
             let (output, errors) = shell(&server, folder.path(), &line);
             let words = [
                 "Usage:",
@@ -102,7 +103,7 @@ fn the_command_line_accepts_the_commands_of_every_page() {
                 "unrecognized",
                 "invalid value",
                 "unknown_field",
-                "not found",
+                "syntax error",
             ];
             let refused = words.iter().find(|word| errors.contains(**word));
             assert_eq!(refused, None, "{path}: {line}\n{output}{errors}");

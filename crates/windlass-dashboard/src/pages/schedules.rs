@@ -9,6 +9,7 @@ use windlass_api::{Firing, JobState, Occurrence, Page, Schedule, ScheduleView};
 use windlass_core::format_duration;
 use windlass_core::schedule::{Expression, Missed, Overlap};
 
+use super::dead::quoted;
 use crate::failure::Failure;
 use crate::fields::escaped;
 use crate::frame::{Frame, Look, Section};
@@ -194,6 +195,15 @@ async fn show(visit: Visit, chosen: Option<String>) -> PageResult {
         .as_ref()
         .map_or("UTC".to_owned(), |panel| panel.schedule.timezone.clone());
     let name = chosen_name.unwrap_or_default();
+    let mut commands = vec![format!(
+        "windlass schedules next {} --tz {zone}",
+        quoted(&rule)
+    )];
+    if !name.is_empty() {
+        commands.extend(
+            ["show", "run-now"].map(|verb| format!("windlass schedules {verb} {}", quoted(&name))),
+        );
+    }
     let page = SchedulesTemplate {
         paused: rows
             .iter()
@@ -202,14 +212,7 @@ async fn show(visit: Visit, chosen: Option<String>) -> PageResult {
         next: page
             .next_cursor
             .map(|cursor| visit.query().with("cursor", &cursor).query()),
-        commands: vec![
-            format!(
-                "windlass schedule next {} --tz {zone}",
-                super::dead::quoted(&rule)
-            ),
-            format!("curl localhost:8080{}", api_path(&name)),
-            format!("curl -X POST localhost:8080{}/run-now", api_path(&name)),
-        ],
+        commands,
         rows,
         panel,
         frame,
