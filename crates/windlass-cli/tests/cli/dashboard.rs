@@ -6,15 +6,25 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
+use windlass_testkit::client;
 
 use crate::support::{Server, command};
 
 /// The commands of a page, as its buttons copy them.
 fn commands(server: &Server, path: &str) -> Vec<String> {
-    let page = server.text(path);
+    let page = page(server, path);
     let shown = page.split("<pre><code>").skip(1);
     let shown = shown.map(|rest| rest.split("</code>").next().unwrap_or_default());
     shown.map(unescaped).collect()
+}
+
+/// Returns a page, as a browser asks for it.
+fn page(server: &Server, path: &str) -> String {
+    let headers = [("Accept", "text/html")];
+    let request = client::request(server.address, "GET", path, &headers, None);
+    let answer = client::send(server.address, &request).expect("an answer");
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    answer.text()
 }
 
 fn unescaped(text: &str) -> String {
