@@ -4,6 +4,7 @@ mod admin;
 mod bulk;
 mod commands;
 mod crash;
+mod dashboard;
 mod disk;
 mod enqueue;
 mod failures;
