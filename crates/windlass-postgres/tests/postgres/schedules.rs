@@ -51,7 +51,7 @@ fn done(answers: &[Fired]) -> Vec<JobId> {
 async fn jobs_in(url: &str) -> i64 {
     let client = cluster::client(url).await;
     let sql = "select count(*) from windlass.jobs";
-    client.query_one(sql, &[]).await.unwrap().get(0)
+    client.query_one(sql, &[]).await.expect("it counts").get(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
