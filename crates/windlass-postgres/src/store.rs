@@ -393,17 +393,29 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-        let fire = &fire;
-        let (fired, new) = self
-            .run(Other, |mut session| async move {
-                schedule::fire(&mut session, fire, now).await
-            })
-            .await?;
-        if !new.is_empty() {
+    async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError> {
+        let step = |fires: Arc<Vec<Fire>>| async move {
+            let fires = fires.as_slice();
+            let (fired, new) = self
+                .run(Other, |mut session| async move {
+                    schedule::fire(&mut session, fires, now).await
+                })
+                .await?;
             self.wake.notify_jobs(&new);
-        }
-        Ok(fired)
+            Ok(fired)
+        };
+        split_on_refusal(fires, step, |reason| Fired::Refused { reason }).await
+    }
+
+    async fn unfinished_occurrences(
+        &self,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Vec<Job>>, StoreError> {
+        let settings = &self.settings;
+        self.run(Other, |mut session| async move {
+            schedule::unfinished_occurrences(&mut session, settings, schedules).await
+        })
+        .await
     }
 
     async fn remove_schedule(

@@ -14,7 +14,7 @@ use windlass_core::{
 use windlass_store::{
     ActionStep, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Enqueue, Enqueued,
     Expected, Fire, Fired, QueueLimits, Renewed, Schedule, ScheduleRef, Settled, Store, StoreError,
-    Swept, Written,
+    Swept, Written, fire_one,
 };
 
 use crate::simulation::{Wrappers, simulate_with};
@@ -199,6 +199,33 @@ impl Buggy {
         Ok(answers.into_iter().next().unwrap_or(Settled::LeaseLost))
     }
 
+    async fn fire_wrongly(&self, mut fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
+        if self.has(Bug::LoseOccurrence) && self.now_and_then() {
+            fire.jobs.pop();
+        }
+        let again = fire.clone();
+        let fired = fire_one(&*self.store, fire, now).await?;
+        if self.has(Bug::FireTwice) && self.now_and_then() {
+            let mut jobs = again.jobs.clone();
+            for job in &mut jobs {
+                job.id = JobId::from_u128(job.id.as_u128() ^ 1);
+                job.occurrence = None;
+            }
+            self.store.enqueue(Enqueue::all(jobs), now).await?;
+        }
+        if fired == Fired::Stale && self.has(Bug::FireStale) {
+            let which = ScheduleRef::Id(again.schedule);
+            if let Some(current) = self.store.schedule(&which).await? {
+                let again = Fire {
+                    version: current.version,
+                    ..again
+                };
+                return fire_one(&*self.store, again, now).await;
+            }
+        }
+        Ok(fired)
+    }
+
     /// A time that stays the same for 10 s.
     fn one_instant(&self, now: Timestamp) -> Timestamp {
         let mut instant = self.instant.lock().unwrap_or_else(PoisonError::into_inner);
@@ -319,28 +346,12 @@ store_layer! {
             self.store.put_schedule(schedule, expected).await
         }
 
-        async fn fire(&self, mut fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-            if self.has(Bug::LoseOccurrence) && self.now_and_then() {
-                fire.jobs.pop();
+        async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError> {
+            let mut answers = Vec::with_capacity(fires.len());
+            for fire in fires {
+                answers.push(self.fire_wrongly(fire, now).await?);
             }
-            let again = fire.clone();
-            let fired = self.store.fire(fire, now).await?;
-            if self.has(Bug::FireTwice) && self.now_and_then() {
-                let mut jobs = again.jobs.clone();
-                for job in &mut jobs {
-                    job.id = JobId::from_u128(job.id.as_u128() ^ 1);
-                    job.occurrence = None;
-                }
-                self.store.enqueue(Enqueue::all(jobs), now).await?;
-            }
-            if fired == Fired::Stale && self.has(Bug::FireStale) {
-                let current = self.store.schedule(&ScheduleRef::Id(again.schedule)).await?;
-                if let Some(current) = current {
-                    let again = Fire { version: current.version, ..again };
-                    return self.store.fire(again, now).await;
-                }
-            }
-            Ok(fired)
+            Ok(answers)
         }
 
         fn changes(&self) -> watch::Receiver<u64> {

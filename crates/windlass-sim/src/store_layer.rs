@@ -22,6 +22,7 @@ macro_rules! store_layer {
             schedules() -> windlass_store::Schedules;
             due(limit: usize, now: windlass_core::Timestamp) -> Vec<windlass_store::Schedule>;
             occurrences(schedule: windlass_core::ScheduleId, before: Option<windlass_core::Timestamp>, limit: usize) -> Vec<windlass_store::FiredOccurrence>;
+            unfinished_occurrences(schedules: &[windlass_core::ScheduleId]) -> Vec<Vec<windlass_core::Job>>;
             put_document(collection: &str, name: &str, value: &serde_json::Value, expected: windlass_store::Expected, expires_at: Option<windlass_core::Timestamp>, now: windlass_core::Timestamp) -> windlass_store::Written;
             remove_document(collection: &str, name: &str, expected: windlass_store::Expected) -> windlass_store::Written;
             document(collection: &str, name: &str, now: windlass_core::Timestamp) -> Option<windlass_store::Document>;

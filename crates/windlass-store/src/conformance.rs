@@ -132,6 +132,8 @@ macro_rules! conformance {
                 put_is_compare_and_set, a_name_is_taken_once, due_is_the_longest_due_first, fire_moves_the_schedule_on,
                 an_occurrence_fires_once, a_full_queue_drops_no_occurrence, occurrences_are_kept_as_long_as_their_jobs, a_stale_step_writes_nothing, skipped_occurrences_are_recorded,
                 a_step_can_change_the_definition,
+                many_schedules_fire_in_one_call, steps_of_one_schedule_take_effect_in_their_order,
+                a_unique_key_lets_one_of_many_occurrences_through, unfinished_occurrences_wait_or_run,
             ],
             documents_and_records: [
                 documents_are_compare_and_set, concurrent_changes_are_not_lost, a_change_that_always_loses_is_given_up, documents_are_listed_by_name, names_of_documents_come_in_pages, documents_are_removed_by_version,

@@ -89,6 +89,42 @@ fn migrate_reports_connection_and_usage_errors() {
     assert!(text(&missing.stderr).contains("--url"), "{missing:?}");
 }
 
+#[tokio::test]
+async fn bench_run_drains_with_several_processes() {
+    let url = cluster::database().await;
+    let small = [
+        "--jobs",
+        "300",
+        "--concurrency",
+        "20",
+        "--failing",
+        "20",
+        "--fresh-seconds",
+        "1",
+    ];
+    let bench = [
+        "bench",
+        "run",
+        "--json",
+        "--store",
+        &url,
+        "--processes",
+        "1,2",
+    ];
+    let measured = windlass(&[&bench[..], &small].concat());
+    assert!(measured.status.success(), "{measured:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    for (result, processes) in figures["processes"].as_array().unwrap().iter().zip([1, 2]) {
+        assert_eq!(result["processes"], processes);
+        assert!(result["drain_per_s"].as_f64() > Some(0.0), "{figures}");
+    }
+    let client = cluster::client(&url).await;
+    let sql =
+        "select count(*) from windlass.finished where queue in ('processes-1', 'processes-2')";
+    let finished: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(finished, 600);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_servers_share_a_database_and_its_keys() {
     let url = cluster::empty_database().await;

@@ -132,6 +132,19 @@ fn bench_run_measures_jobs_through_the_sdk() {
     }
     let refused = windlass(&["bench", "run", "--store", "mysql://host"]);
     assert_eq!(refused.status.code(), Some(2));
+    let refused = windlass(&["bench", "run", "--processes", "2"]);
+    assert_eq!(refused.status.code(), Some(2), "one process owns the file");
+}
+
+#[test]
+fn bench_schedules_measures_how_late_they_fire() {
+    let small = ["--schedules", "50", "--rounds", "1"];
+    let measured = windlass(&[&["bench", "schedules", "--json"][..], &small].concat());
+    assert!(measured.status.success(), "{measured:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    let round = &figures["rounds"][0];
+    assert_eq!(round["fired"], 50);
+    assert!(round["lag_ms"]["p99"].as_f64() > Some(0.0), "{figures}");
 }
 
 #[test]

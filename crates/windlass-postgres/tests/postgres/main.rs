@@ -9,6 +9,7 @@ mod plans;
 mod pooler;
 mod races;
 mod rows;
+mod schedules;
 mod server;
 mod tallies;
 mod together;

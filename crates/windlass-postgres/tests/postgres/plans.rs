@@ -10,6 +10,7 @@ use windlass_testkit::cluster;
 
 const PROMOTE: &str = include_str!("../../sql/promote.sql");
 const DUE_QUEUES: &str = include_str!("../../sql/due_queues.sql");
+const UNFINISHED: &str = include_str!("../../sql/unfinished_occurrences.sql");
 
 /// Returns the statements with values instead of parameters.
 fn statements() -> Vec<(&'static str, String)> {
@@ -59,6 +60,11 @@ fn calls(ids: &[String]) -> Vec<(&'static str, String)> {
         column("null", "bigint"),
         column("null", "bigint"),
     );
+    let unfinished = UNFINISHED
+        .replace("/* columns */", "job.id")
+        .replace("$1", "array(select schedule from windlass.occurrences)")
+        .replace("$2", "1000");
+    let unfinished = format!("({unfinished}) as unfinished");
     vec![
         ("claim", claim),
         ("enqueue", enqueue),
@@ -72,6 +78,7 @@ fn calls(ids: &[String]) -> Vec<(&'static str, String)> {
         ),
         ("lock", format!("windlass.lock_running_v1({ids})")),
         ("update", update),
+        ("unfinished occurrences", unfinished),
     ]
 }
 
@@ -150,6 +157,9 @@ async fn no_frequent_statement_scans_the_whole_table() {
         let ids = "select id::text from windlass.jobs where lease_until is not null limit 100";
         let ids = client.query(ids, &[]).await.unwrap();
         let ids: Vec<String> = ids.iter().map(|row| row.get(0)).collect();
+        let fired = "truncate windlass.occurrences; insert into windlass.occurrences
+             select gen_random_uuid(), now(), id from windlass.jobs limit 100";
+        client.batch_execute(fired).await.unwrap();
         // A new connection plans with these statistics. The other has plans of earlier ones.
         for client in [&client, &cluster::client(&url).await] {
             for (name, call) in calls(&ids) {

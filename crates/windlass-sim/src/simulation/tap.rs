@@ -318,23 +318,17 @@ store_layer! {
             .await
         }
 
-        async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-            let mut facts = FireFacts {
-                now,
-                schedule: fire.schedule,
-                version: fire.version,
-                jobs: fire.jobs.iter().map(JobFacts::of).collect(),
-                created: None,
-                skipped: fire.skipped.iter().map(|range| (range.first, range.last, range.count)).collect(),
-                last_at: fire.last_at,
-            };
+        async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError> {
+            let facts: Vec<FireFacts> = fires.iter().map(|fire| fire_facts(fire, now)).collect();
             self.around("fire", async move {
-                let fired = self.store.fire(fire, now).await?;
-                if let Fired::Done { jobs } = &fired {
-                    facts.created = Some(jobs.clone());
+                let answers = self.store.fire(fires, now).await?;
+                for (mut facts, fired) in facts.into_iter().zip(&answers) {
+                    if let Fired::Done { jobs } = fired {
+                        facts.created = Some(jobs.clone());
+                    }
+                    self.applied(Event::Fired(facts));
                 }
-                self.applied(Event::Fired(facts));
-                Ok(fired)
+                Ok(answers)
             })
             .await
         }
@@ -345,6 +339,21 @@ store_layer! {
             lock(&self.state).wakes.push(sender);
             receiver
         }
+    }
+}
+
+fn fire_facts(fire: &Fire, now: Timestamp) -> FireFacts {
+    let skipped = fire.skipped.iter();
+    FireFacts {
+        now,
+        schedule: fire.schedule,
+        version: fire.version,
+        jobs: fire.jobs.iter().map(JobFacts::of).collect(),
+        created: None,
+        skipped: skipped
+            .map(|range| (range.first, range.last, range.count))
+            .collect(),
+        last_at: fire.last_at,
     }
 }
 
