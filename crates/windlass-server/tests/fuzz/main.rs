@@ -1,6 +1,10 @@
 //! Mutated inputs for everything that reads text from outside: no panic, no hang, and what was read
 //! can be written and read again. `windlass_testkit::fuzz` explains the corpora next to this file.
-#![expect(clippy::unwrap_used, reason = "what a test may, its helpers may")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "what a test may, its helpers may"
+)]
 
 mod bodies;
 mod cursors;
