@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 use windlass_engine::Ids;
 use windlass_sim::crashtest::{
     CrashStore, CrashTest, Report, WorkerProcess, WorkerRole, run_crash_test, run_worker as work,
@@ -93,9 +94,12 @@ pub(crate) fn run(command: &CrashTestCommand, output: &Output) -> anyhow::Result
     // One thread: the processes of the test end with the thread that starts them.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
             report = run_crash_test(&test) => Ok(report?),
-            _ = tokio::signal::ctrl_c() => bail!("interrupted; there is no report"),
+            _ = terminate.recv() => bail!("interrupted; there is no report"),
+            _ = interrupt.recv() => bail!("interrupted; there is no report"),
         }
     })?;
     if let Some(path) = &command.report {

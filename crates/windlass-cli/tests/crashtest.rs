@@ -53,7 +53,10 @@ fn postgres_loses_nothing_while_nodes_die_and_the_database_restarts_and_fails_ov
     let faults = &report["faults"];
     let number = |name: &str| faults[name].as_u64().expect("a number");
     assert!(number("failovers") > 0, "{report}");
-    assert!(number("database_restarts") + number("postmaster_kills") > 0, "{report}");
+    assert!(
+        number("database_restarts") + number("postmaster_kills") > 0,
+        "{report}"
+    );
 }
 
 #[test]
@@ -61,7 +64,10 @@ fn a_store_that_exists_is_refused() {
     let file = std::env::current_exe().expect("this program");
     let store = format!("sqlite:{}", file.display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-    let done = command.args(["crashtest", "--store", &store]).output().expect("it starts");
+    let done = command
+        .args(["crashtest", "--store", &store])
+        .output()
+        .expect("it starts");
     let errors = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{errors}");
     assert!(errors.contains("exists; name a new file"), "{errors}");

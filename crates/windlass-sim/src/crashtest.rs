@@ -111,9 +111,9 @@ pub async fn run_crash_test(test: &CrashTest) -> Result<Report, CrashTestError> 
     let load = stage.start_load(test)?;
     let started = Instant::now();
     nemesis.run(&mut stage, test.duration).await?;
-    load.stop().await;
     let faults_ended = Instant::now();
     stage.heal(HEAL_MAX).await?;
+    stage.stop_load(load).await?;
     stage.drain(DRAIN_MAX).await?;
     let drained = Instant::now();
     stage.stop().await?;

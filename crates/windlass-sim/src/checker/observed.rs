@@ -3,15 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use windlass_core::retry::AttemptLimit;
 use windlass_core::{Delivery, Job, JobId, Outcome, State};
 use windlass_store::{Attempt, AttemptId};
 
 use super::ledger::Ledger;
 use super::{Findings, Invariant, Violation, delivery, effects};
 use crate::history::{Event, Final, History, JobFacts, digest_of};
-
-/// After this many losses in a row a job is dead.
-const LOSSES_MAX: usize = 3;
 
 /// Checks the invariants that need no steps of the store. Returns the violations.
 ///
@@ -213,16 +211,10 @@ fn check_attempts(job: &Job, attempts: &[Attempt], findings: &mut Findings) {
             )
         });
     }
-    let runs = attempts.windows(LOSSES_MAX + 1).find(|rows| {
-        let lost = |row: &Attempt| row.outcome == Outcome::Lost;
-        rows.iter().take(LOSSES_MAX).all(lost)
-    });
-    if let Some(row) = runs.and_then(<[Attempt]>::last) {
+    let limit = job.max_attempts.map(AttemptLimit::get);
+    if limit.is_some_and(|limit| failures > limit as usize) {
         findings.add(Invariant::I7, job.id, || {
-            format!(
-                "attempt {} follows {LOSSES_MAX} losses in a row",
-                row.attempt
-            )
+            format!("{failures} attempts failed, the limit is {limit:?}")
         });
     }
 }

@@ -327,16 +327,24 @@ fn owner() -> Result<Option<Owner>, CrashTestError> {
 
 /// The folder with PostgreSQL's programs: on the path, or where Debian installs them.
 fn programs() -> Result<PathBuf, CrashTestError> {
-    let has_initdb = |folder: &PathBuf| folder.join("initdb").exists();
+    let is_complete = |folder: &PathBuf| {
+        let programs = ["initdb", "postgres", "pg_basebackup"];
+        programs.iter().all(|program| folder.join(program).exists())
+    };
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).find(has_initdb);
+    let on_path = std::env::split_paths(&path).find(is_complete);
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten();
     let debian = versions.flatten().map(|version| version.path().join("bin"));
-    let missing = || CrashTestError::new("start PostgreSQL", "`initdb` is not installed");
+    let missing = || {
+        CrashTestError::new(
+            "start PostgreSQL",
+            "`initdb`, `postgres` and `pg_basebackup` are not installed",
+        )
+    };
     on_path
-        .or_else(|| debian.filter(has_initdb).max())
+        .or_else(|| debian.filter(is_complete).max())
         .ok_or_else(missing)
 }
 

@@ -1,6 +1,7 @@
 //! The clients: they enqueue jobs of all sorts, through the REST API or the SDK, and log what they
 //! sent and which answers they got.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const UNIQUE_FOR: Duration = Duration::from_secs(24 * 3600);
 /// The most jobs of a batch.
 const BATCH_MAX: u64 = 20;
 /// How often a client repeats a request with an idempotency key until it has an answer.
-const REPEATS_MAX: u64 = 40;
+const REPEATS_MAX: u64 = 10;
 
 /// The retries of all jobs: soon, and enough of them for attempts that faults fail.
 fn policy() -> RetryPolicy {
@@ -30,6 +31,11 @@ fn policy() -> RetryPolicy {
 }
 
 const POLICY: &str = r#"{"max_attempts": 20, "backoff": {"type": "constant", "delay": "200ms"}, "jitter": {"type": "none"}}"#;
+
+/// The file that ends the load of worker processes. It is next to the log of effects.
+pub(super) fn end_of_load(log: &Path) -> PathBuf {
+    log.with_file_name("load-ended")
+}
 
 /// Enqueues jobs at a steady rate.
 pub(super) struct Enqueuer {
@@ -208,9 +214,14 @@ impl Enqueuer {
         self.answered(call, None);
     }
 
-    /// Enqueues through the SDK until `stop`.
-    pub(super) async fn run_with_sdk(mut self, client: windlass::Client, stop: CancellationToken) {
-        while !stop.is_cancelled() && self.rate > 0 {
+    /// Enqueues through the SDK until `stop`, or until the file `ended` exists.
+    pub(super) async fn run_with_sdk(
+        mut self,
+        client: windlass::Client,
+        ended: PathBuf,
+        stop: CancellationToken,
+    ) {
+        while !stop.is_cancelled() && !ended.exists() && self.rate > 0 {
             let job = self.plan();
             let payload = serde_json::to_string(&job.work).expect("work is JSON");
             let Some(call) = self.submit(vec![job.submission(&payload)], true) else {

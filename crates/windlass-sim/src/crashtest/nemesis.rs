@@ -7,7 +7,7 @@ use windlass_core::Random;
 
 use super::cluster::Stop;
 use super::error::CrashTestError;
-use super::process::Kind;
+use super::process::{Kind, Seat};
 use super::report::Faults;
 use super::stage::{Database, Stage};
 
@@ -93,8 +93,8 @@ impl Nemesis {
             return Fault::FailOver;
         }
         match (self.below(100), stage.database.is_some()) {
-            (0..60, _) => Fault::Kill,
-            (60..80, _) | (_, false) => Fault::Pause,
+            (0..70, _) | (70..90, false) => Fault::Kill,
+            (70..80, _) | (90.., false) => Fault::Pause,
             (80..88, true) => Fault::Cut,
             (88..92, true) => Fault::CutAll,
             (92..95, true) => Fault::Stall,
@@ -152,16 +152,29 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Kills a process. Mostly one that is ready, so that there is progress.
-    async fn kill(&mut self, stage: &mut Stage) -> Result<(), CrashTestError> {
-        let (any, pause) = (self.below(10) == 0, self.millis(RESTART_MS_MAX));
+    /// Chooses a running process: a server as often as a worker. Mostly one that is ready, so that
+    /// there is progress.
+    fn victim<'a>(&mut self, stage: &'a mut Stage) -> Option<&'a mut Seat> {
+        let is_any = self.below(10) == 0;
+        let kind = if self.below(2) == 0 {
+            Kind::Server
+        } else {
+            Kind::Worker
+        };
         let bits = self.random.bits();
-        let seats = stage.seats.iter_mut();
-        let mut seats: Vec<_> = seats
-            .filter(|seat| seat.is_running() && (any || seat.is_ready()))
-            .collect();
-        let index = usize::try_from(bits).unwrap_or(0) % seats.len().max(1);
-        let Some(seat) = seats.get_mut(index) else {
+        let seats = stage
+            .seats
+            .iter_mut()
+            .filter(|seat| seat.kind == kind && seat.is_running() && (is_any || seat.is_ready()));
+        let mut seats: Vec<_> = seats.collect();
+        let index = usize::try_from(bits % seats.len().max(1) as u64).unwrap_or(0);
+        (index < seats.len()).then(|| seats.swap_remove(index))
+    }
+
+    /// Kills a process.
+    async fn kill(&mut self, stage: &mut Stage) -> Result<(), CrashTestError> {
+        let pause = self.millis(RESTART_MS_MAX);
+        let Some(seat) = self.victim(stage) else {
             return Ok(());
         };
         seat.kill(pause).await?;
@@ -174,11 +187,8 @@ impl Nemesis {
 
     /// Stops a process for a while.
     fn pause(&mut self, stage: &mut Stage) -> Result<(), CrashTestError> {
-        let (pause, bits) = (self.millis(STOPPED_MS_MAX), self.random.bits());
-        let seats = stage.seats.iter_mut();
-        let mut seats: Vec<_> = seats.filter(|seat| seat.is_running()).collect();
-        let index = usize::try_from(bits).unwrap_or(0) % seats.len().max(1);
-        let Some(seat) = seats.get_mut(index) else {
+        let pause = self.millis(STOPPED_MS_MAX);
+        let Some(seat) = self.victim(stage) else {
             return Ok(());
         };
         seat.pause(pause)?;

@@ -15,7 +15,7 @@ use windlass_client::api::PutSchedule;
 
 use super::cluster::{Cluster, free_port};
 use super::error::{CrashTestError, During as _};
-use super::load::Enqueuer;
+use super::load::{Enqueuer, end_of_load};
 use super::process::{Kind, NAME, Program, Seat};
 use super::proxy::Proxy;
 use super::record::Log;
@@ -64,14 +64,6 @@ pub(super) struct Database {
 pub(super) struct Load {
     stop: CancellationToken,
     clients: JoinSet<()>,
-}
-
-impl Load {
-    /// Stops the clients, and waits for their last answers.
-    pub(super) async fn stop(mut self) {
-        self.stop.cancel();
-        while self.clients.join_next().await.is_some() {}
-    }
 }
 
 impl Stage {
@@ -235,6 +227,20 @@ impl Stage {
             clients.spawn(load.run_with_rest(servers, target, stop.clone()));
         }
         Ok(Load { stop, clients })
+    }
+
+    /// Stops the clients, and waits for their last answers.
+    pub(super) async fn stop_load(&mut self, mut load: Load) -> Result<(), CrashTestError> {
+        load.stop.cancel();
+        let mark = std::fs::write(end_of_load(&self.log), ""); // for the SDK's workers
+        mark.during("end the load")?;
+        loop {
+            self.tend()?;
+            match tokio::time::timeout(POLL, load.clients.join_next()).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
     }
 
     /// Continues and restarts processes that are due. Notes those that ended by themselves.

@@ -94,25 +94,21 @@ async fn sdk(
     log: &Arc<Log>,
     stop: CancellationToken,
 ) -> Result<(), CrashTestError> {
+    let Some(client) = open(store, &stop).await else {
+        return Ok(());
+    };
+    tokio::spawn(log_ends(client.events(), Arc::clone(log)));
+    let load = load::Enqueuer::new(&process.name, process.seed, process.rate, log);
+    let ended = load::end_of_load(&process.log);
+    tokio::spawn(load.run_with_sdk(client.clone(), ended, stop.clone()));
+    say_ready();
     while !stop.is_cancelled() {
-        let client = match windlass::Client::open(store).await {
-            Ok(client) => client,
-            Err(error) => {
-                tracing::warn!(%error, "cannot open the store; retrying");
-                tokio::time::sleep(RETRY_WAIT).await;
-                continue;
-            }
-        };
-        tokio::spawn(log_ends(client.events(), Arc::clone(log)));
-        let load = load::Enqueuer::new(&process.name, process.seed, process.rate, log);
-        tokio::spawn(load.run_with_sdk(client.clone(), stop.clone()));
         let worker = windlass::Worker::new(&client, Arc::clone(log))
             .name(&process.name)
             .queue(QUEUE, SLOTS)
             .lease(LEASE)
             .shutdown_grace(GRACE)
             .handle(handle);
-        say_ready();
         let stopped = stop.clone();
         let ended = worker.run_until(async move { stopped.cancelled().await });
         if let Err(error) = ended.await {
@@ -121,6 +117,18 @@ async fn sdk(
         }
     }
     Ok(())
+}
+
+/// Opens the store, as soon as there is one.
+async fn open(store: &str, stop: &CancellationToken) -> Option<windlass::Client> {
+    while !stop.is_cancelled() {
+        match windlass::Client::open(store).await {
+            Ok(client) => return Some(client),
+            Err(error) => tracing::warn!(%error, "cannot open the store; retrying"),
+        }
+        tokio::time::sleep(RETRY_WAIT).await;
+    }
+    None
 }
 
 async fn handle(work: Work, ctx: windlass::Context<Arc<Log>>) -> Result<(), windlass::Failure> {

@@ -1,5 +1,6 @@
 //! Each test takes a history without a violation, breaks one thing, and names the invariant.
 
+use windlass_core::retry::AttemptLimit;
 use windlass_core::{
     Delivery, FinalState, Finish, Job, JobId, Key, Kind, NewJob, Outcome, StateDetails, Timestamp,
     Unique,
@@ -209,12 +210,16 @@ fn an_at_most_once_job_that_starts_again_is_found() {
 }
 
 #[test]
-fn an_attempt_after_three_losses_is_found() {
+fn an_attempt_after_the_limit_is_found() {
     expect(Invariant::I7, |_, last| {
-        last.jobs[0].attempt = 4;
-        let lost = (1..=3).map(|number| attempt(number, Outcome::Lost, 1, 1));
-        last.attempts[0] = lost.collect();
-        last.attempts[0].push(attempt(4, Outcome::Succeeded, 1, 2));
+        last.jobs[0].max_attempts = Some(AttemptLimit::ONE);
+        last.jobs[0].attempt = 3;
+        last.jobs[0].failures = 2;
+        last.attempts[0] = vec![
+            attempt(1, Outcome::Lost, 1, 1),
+            attempt(2, Outcome::Failed, 1, 1),
+            attempt(3, Outcome::Succeeded, 1, 2),
+        ];
     });
 }
 
