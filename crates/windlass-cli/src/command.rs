@@ -14,6 +14,8 @@ use crate::backup::{BackupCommand, RestoreCommand};
 use crate::bench::BenchCommand;
 use crate::bulk::BulkCommand;
 use crate::config::ConfigCommand;
+#[cfg(feature = "crashtest")]
+use crate::crashtest::{CrashTestCommand, CrashTestWorker};
 use crate::doctor::DoctorCommand;
 use crate::enqueue::EnqueueCommand;
 use crate::failures::FailuresCommand;
@@ -138,6 +140,16 @@ pub(crate) enum Command {
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(BenchCommand),
+
+    /// Kill servers, workers and the database at random, and check that no acknowledged job is lost.
+    #[cfg(feature = "crashtest")]
+    #[command(name = "crashtest")]
+    CrashTest(CrashTestCommand),
+
+    /// Run one worker of a crash test.
+    #[cfg(feature = "crashtest")]
+    #[command(name = "crashtest-worker", hide = true)]
+    CrashTestWorker(CrashTestWorker),
 
     /// Create, update or inspect the schema of a PostgreSQL database.
     #[command(subcommand)]

@@ -11,6 +11,7 @@ mod keys;
 mod leases;
 mod ledger;
 mod limits;
+mod observed;
 mod order;
 mod outcome;
 mod schedules;
@@ -22,6 +23,7 @@ use windlass_core::JobId;
 
 use crate::history::{Entry, Event, History};
 use ledger::Ledger;
+pub use observed::check_observed;
 
 /// The most events that a violation shows.
 const EVENTS_SHOWN: usize = 40;

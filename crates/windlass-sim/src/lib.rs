@@ -4,8 +4,12 @@
 //! - [`simulate`] runs the real engine with several nodes, faults and virtual time, from one seed.
 //!   The same seed gives the same history.
 //! - [`shrink`] makes a failing run smaller.
+//! - `crashtest` (a feature) kills real processes, and compares what they acknowledged with what is
+//!   left.
 
 pub mod checker;
+#[cfg(feature = "crashtest")]
+pub mod crashtest;
 pub mod history;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;

@@ -258,7 +258,10 @@ async fn has_active(store: &dyn Store, now: windlass_core::Timestamp) -> Result<
 }
 
 /// Reads everything that the checker compares.
-async fn read_all(store: &dyn Store, now: windlass_core::Timestamp) -> Result<Final, StoreError> {
+pub(crate) async fn read_all(
+    store: &dyn Store,
+    now: windlass_core::Timestamp,
+) -> Result<Final, StoreError> {
     let mut last = Final::default();
     let mut page = Page::first(1000);
     loop {
