@@ -1,5 +1,6 @@
 //! The commands that the dashboard shows: those of the first page work as they are, and the command
 //! line accepts those of every other page.
+#![expect(clippy::indexing_slicing, reason = "what a test may, its helpers may")]
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

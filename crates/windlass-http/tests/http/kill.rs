@@ -48,6 +48,11 @@ fn at_most_once_is_lost_and_not_sent_again_and_at_least_once_is() {
     }
 }
 
+#[expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "what a test may, its parts may"
+)]
 #[tokio::main(flavor = "current_thread")]
 async fn kill_and_continue() {
     let folder = tempfile::tempdir().unwrap();

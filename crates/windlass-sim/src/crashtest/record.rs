@@ -91,6 +91,17 @@ impl Log {
         })
     }
 
+    /// Returns the log of one attempt of a remote worker, with a name of its own.
+    ///
+    /// If such a worker was paused, the lease of an attempt that it still runs may be lost, and it may
+    /// get the next attempt of that job.
+    pub(super) fn of_attempt(&self, job: JobId, attempt: u32) -> Result<Self, CrashTestError> {
+        Ok(Log {
+            file: self.file.try_clone().during("open the log of effects")?,
+            by: format!("{}.{job}.{attempt}", self.by),
+        })
+    }
+
     /// Appends a record. When this returns, the record survives the end of the process.
     pub(super) fn write(&self, what: What) -> Result<(), CrashTestError> {
         self.write_as(&self.by, what)

@@ -236,9 +236,8 @@ impl Stage {
         mark.during("end the load")?;
         loop {
             self.tend()?;
-            match tokio::time::timeout(POLL, load.clients.join_next()).await {
-                Ok(None) => return Ok(()),
-                Ok(Some(_)) | Err(_) => {}
+            if let Ok(None) = tokio::time::timeout(POLL, load.clients.join_next()).await {
+                return Ok(());
             }
         }
     }

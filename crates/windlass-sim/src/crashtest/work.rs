@@ -1,6 +1,5 @@
 //! What the jobs of a crash test ask of their handlers, and what the handlers do.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -54,7 +53,7 @@ pub(super) async fn run(
     work: &Work,
     (job, attempt): (JobId, u32),
     payload: &str,
-    log: &Arc<Log>,
+    log: &Log,
 ) -> Ended {
     let started = What::Started {
         job,

@@ -196,14 +196,15 @@ async fn rest(
     Ok(())
 }
 
-async fn handle_remote(
-    attempt: &windlass_client::Attempt,
-    log: &Arc<Log>,
-) -> Result<Value, Failure> {
+async fn handle_remote(attempt: &windlass_client::Attempt, log: &Log) -> Result<Value, Failure> {
     let work: Work = attempt.payload()?;
     let payload = attempt.job.payload.as_ref();
     let payload = payload.map_or("null", |payload| payload.0.as_str());
-    match work::run(&work, (attempt.job.id, attempt.job.attempt), payload, log).await {
+    let (job, number) = (attempt.job.id, attempt.job.attempt);
+    let Ok(log) = log.of_attempt(job, number) else {
+        return Err(Failure::new("its log cannot be opened"));
+    };
+    match work::run(&work, (job, number), payload, &log).await {
         Ended::Well => Ok(Value::Null),
         Ended::Failed => Err(Failure::new("it was asked to fail")),
         Ended::Fatally => Err(Failure::new("it was asked to fail").unrecoverable()),

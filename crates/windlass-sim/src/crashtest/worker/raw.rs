@@ -61,7 +61,7 @@ pub(super) async fn run(
             continue;
         };
         for job in jobs {
-            let reports_stale = job.attempt > 1 && random.bits() % STALE_REPORT_EVERY == 0;
+            let reports_stale = job.attempt > 1 && random.bits().is_multiple_of(STALE_REPORT_EVERY);
             let (raw, starts) = (Arc::clone(&raw), starts.clone());
             attempts.spawn(async move { raw.attempt(job, reports_stale, &starts).await });
         }
@@ -109,11 +109,14 @@ impl Raw {
         starts: &mpsc::UnboundedSender<Running>,
     ) {
         let attempt = (job.id, job.attempt);
+        let Ok(log) = self.log.of_attempt(job.id, job.attempt) else {
+            return; // without its log, an effect must not happen
+        };
         let _ = starts.send(Running::Starts(attempt)); // it ends only at the end
         let payload = job.payload.as_ref();
         let payload = payload.map_or("null", |payload| payload.0.as_str());
         let ended = match serde_json::from_str::<Work>(payload) {
-            Ok(work) => work::run(&work, attempt, payload, &self.log).await,
+            Ok(work) => work::run(&work, attempt, payload, &log).await,
             Err(_) => Ended::Fatally,
         };
         if reports_stale {
