@@ -10,7 +10,7 @@
 --
 -- Lock order: a claim locks due jobs first and keys after that, both without waiting. One that takes nothing because
 -- other claims hold its keys is repeated; its first lock of keys then waits, in the order of their slots, while it has
--- no other keys. Whoever ends attempts locks running jobs and no keys.
+-- no other keys. A transaction that ends attempts locks running jobs and no keys.
 
 -- A key is locked through the row with its hash. Rows of keys themselves would have to be created and removed.
 create table windlass.key_locks (slot integer not null primary key);
