@@ -355,12 +355,12 @@ async fn call(
         int(plan.fresh_max),
         int(plan.retries_max),
         PROMOTE_MAX,
-        wait,
+        wait, // only for keys
     ];
     let rows = match (keys, mode) {
         (Some(_), _) => session.single(CLAIM_KEYED, params).await?,
-        (None, ClaimMode::Single) if plain => session.single(CLAIM, &params[..20]).await?,
-        _ => session.query(CLAIM, &params[..20]).await?,
+        (None, ClaimMode::Single) if plain => session.single(CLAIM, params).await?,
+        _ => session.query(CLAIM, params).await?,
     };
     Answer::read(rows)
 }
