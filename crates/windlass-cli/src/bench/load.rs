@@ -202,7 +202,7 @@ fn job(group: JobGroup, now: Timestamp, random: u64) -> anyhow::Result<Job> {
         },
         concurrency: match group {
             JobGroup::Keyed(keys) => Some(Concurrency {
-                key: Key::new(format!("customer-{}", random % keys))?,
+                key: Key::new(&format!("customer-{}", random % keys))?,
                 limit: 1,
             }),
             _ => None,
