@@ -232,6 +232,11 @@ pub(crate) struct StoreBench {
     /// The number of concurrent clients.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) clients: u32,
+
+    /// Measures only this: claims and settles of jobs over this many concurrency keys with limit 1,
+    /// compared with the same jobs without keys.
+    #[arg(long, value_name = "N", conflicts_with_all = ["backlog", "future"], value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) keys: Option<u64>,
 }
 
 impl RunBench {

@@ -81,6 +81,9 @@ macro_rules! conformance {
                 a_queue_starts_no_more_than_its_rate, a_late_claim_keeps_to_the_rate, a_concurrency_key_limits_running_jobs,
                 a_concurrency_key_counts_across_all_queues, a_blocked_job_does_not_block_those_behind_it,
                 a_lost_lease_gives_its_slot_back, an_overdue_job_does_not_block_its_concurrency_key, each_job_brings_its_own_limit,
+                every_end_of_an_attempt_frees_its_concurrency_key, a_blocked_job_starts_when_the_one_before_it_is_changed,
+                a_blocked_job_can_be_changed, a_blocked_job_can_be_claimed_by_id,
+                a_job_of_another_kind_does_not_block_its_concurrency_key, a_free_key_starts_as_many_jobs_as_it_allows,
             ],
             settle: [
                 success_keeps_the_result, a_failure_waits_by_its_policy, the_failure_that_reaches_the_limit_is_the_last,

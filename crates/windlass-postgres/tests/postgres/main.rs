@@ -3,6 +3,7 @@
 mod conformance;
 mod faults;
 mod idle;
+mod keys;
 mod migration;
 mod model;
 mod plans;

@@ -12,14 +12,16 @@ const PROMOTE: &str = include_str!("../../sql/promote.sql");
 const DUE_QUEUES: &str = include_str!("../../sql/due_queues.sql");
 const UNFINISHED: &str = include_str!("../../sql/unfinished_occurrences.sql");
 
+/// Returns a statement with values instead of parameters.
+pub(crate) fn values(sql: &str, values: &[&str]) -> String {
+    let numbered = values.iter().enumerate().rev();
+    numbered.fold(sql.to_owned(), |sql, (number, value)| {
+        sql.replace(&format!("${}", number + 1), value)
+    })
+}
+
 /// Returns the statements with values instead of parameters.
 fn statements() -> Vec<(&'static str, String)> {
-    let values = |sql: &str, values: &[&str]| {
-        let numbered = values.iter().enumerate().rev();
-        numbered.fold(sql.to_owned(), |sql, (number, value)| {
-            sql.replace(&format!("${}", number + 1), value)
-        })
-    };
     let kinds = ["'{k,http}'::text[]", "''", "''", "'%'", "now()", "100"];
     vec![
         ("promote", values(PROMOTE, &["now()", "5000"])),
@@ -84,10 +86,10 @@ fn calls(ids: &[String]) -> Vec<(&'static str, String)> {
 
 /// Returns how many rows a call reads by scans of whole tables, and by indexes. The second call uses
 /// the plans of the first.
-async fn rows_read(client: &Client, call: &str) -> (i64, i64) {
+pub(crate) async fn rows_read(client: &Client, call: &str) -> (i64, i64) {
     let sql =
         "select sum(seq_tup_read)::bigint, sum(idx_tup_fetch)::bigint from pg_stat_xact_user_tables
-         where relname in ('jobs', 'claims', 'finished_else', 'dead', 'unique_keys')";
+         where relname in ('jobs', 'claims', 'finished_else', 'dead', 'unique_keys', 'key_locks')";
     let read = async || -> (i64, i64) {
         let row = client.query_one(sql, &[]).await.expect("it answers");
         (row.get(0), row.get(1))
