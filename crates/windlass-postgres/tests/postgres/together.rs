@@ -308,7 +308,7 @@ async fn transactions_on_the_same_jobs_do_not_deadlock() {
 async fn waiting(watcher: &tokio_postgres::Client) -> Vec<(i32, String)> {
     let sql = "select pid, xact_start::text from pg_stat_activity
          where datname = current_database() and wait_event_type = 'Lock'";
-    let rows = watcher.query(sql, &[]).await.unwrap();
+    let rows = watcher.query(sql, &[]).await.expect("the cluster runs");
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
