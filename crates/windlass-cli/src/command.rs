@@ -29,6 +29,8 @@ use crate::replay::ReplayCommand;
 use crate::schedules::SchedulesCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
+#[cfg(feature = "sim")]
+use crate::sim::SimCommand;
 use crate::stats::StatsCommand;
 use crate::tail::TailCommand;
 use crate::top::TopCommand;
@@ -138,6 +140,10 @@ pub(crate) enum Command {
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(BenchCommand),
+
+    /// Simulate nodes, jobs and faults from many seeds, and check every promise.
+    #[cfg(feature = "sim")]
+    Sim(SimCommand),
 
     /// Create, update or inspect the schema of a PostgreSQL database.
     #[command(subcommand)]

@@ -34,6 +34,8 @@ mod schedules;
 mod secrets;
 mod serve;
 mod server_url;
+#[cfg(feature = "sim")]
+mod sim;
 mod stats;
 mod tail;
 mod top;
@@ -78,6 +80,8 @@ fn main() -> ExitCode {
         Command::Schedules(command) => schedules::run(&command, &output),
         #[cfg(feature = "bench")]
         Command::Bench(command) => bench::run(&command, &output),
+        #[cfg(feature = "sim")]
+        Command::Sim(command) => sim::run(&command, &output),
         Command::Migrate(command) => migrate::run(&command, &output),
         Command::Backup(command) => backup::run(&command, &output),
         Command::Restore(command) => backup::restore(&command, &output),
