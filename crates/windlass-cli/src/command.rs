@@ -31,6 +31,8 @@ use crate::replay::ReplayCommand;
 use crate::schedules::SchedulesCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
+#[cfg(feature = "sim")]
+use crate::sim::SimCommand;
 use crate::stats::StatsCommand;
 use crate::tail::TailCommand;
 use crate::top::TopCommand;
@@ -150,6 +152,9 @@ pub(crate) enum Command {
     #[cfg(feature = "crashtest")]
     #[command(name = "crashtest-worker", hide = true)]
     CrashTestWorker(CrashTestWorker),
+    /// Simulate nodes, jobs and faults from many seeds, and check every promise.
+    #[cfg(feature = "sim")]
+    Sim(SimCommand),
 
     /// Create, update or inspect the schema of a PostgreSQL database.
     #[command(subcommand)]

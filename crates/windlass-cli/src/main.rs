@@ -36,6 +36,8 @@ mod schedules;
 mod secrets;
 mod serve;
 mod server_url;
+#[cfg(feature = "sim")]
+mod sim;
 mod stats;
 mod tail;
 mod top;
@@ -84,6 +86,8 @@ fn main() -> ExitCode {
         Command::CrashTest(command) => crashtest::run(&command, &output),
         #[cfg(feature = "crashtest")]
         Command::CrashTestWorker(command) => crashtest::run_worker(command),
+        #[cfg(feature = "sim")]
+        Command::Sim(command) => sim::run(&command, &output),
         Command::Migrate(command) => migrate::run(&command, &output),
         Command::Backup(command) => backup::run(&command, &output),
         Command::Restore(command) => backup::restore(&command, &output),

@@ -154,7 +154,7 @@ async fn read_store(url: &str) -> Result<Final, CrashTestError> {
             Arc::new(store.during("open the store")?)
         }
     };
-    let last = crate::simulation::read_all(&*store, now).await;
+    let last = crate::simulation::reading::read_all(&*store, now).await;
     last.during("read the jobs")
 }
 

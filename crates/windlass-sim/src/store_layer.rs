@@ -10,7 +10,6 @@ macro_rules! store_layer {
             due_queues(look: &windlass_store::DueQueues, now: windlass_core::Timestamp) -> Vec<windlass_core::QueueName>;
             get(jobs: &[windlass_core::JobId]) -> Vec<Option<windlass_core::Job>>;
             list(filter: &windlass_store::Filter, page: windlass_store::Page, now: windlass_core::Timestamp) -> windlass_store::Listed;
-            attempts(job: windlass_core::JobId, limit: usize) -> Vec<windlass_store::Attempt>;
             counts(now: windlass_core::Timestamp) -> std::collections::BTreeMap<windlass_core::QueueName, windlass_store::Counts>;
             failure_groups(filter: &windlass_store::GroupFilter, after: Option<&windlass_core::GroupKey>, limit: usize, now: windlass_core::Timestamp) -> Vec<windlass_store::FailureGroup>;
             action_tally(action: windlass_core::ActionId) -> windlass_core::ActionTally;

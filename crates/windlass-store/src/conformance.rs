@@ -78,7 +78,8 @@ macro_rules! conformance {
             ],
             limits: [
                 retries_in_flight_are_capped, a_queue_runs_no_more_than_its_concurrency,
-                a_queue_starts_no_more_than_its_rate, a_late_claim_keeps_to_the_rate, a_concurrency_key_limits_running_jobs,
+                a_queue_starts_no_more_than_its_rate, a_late_claim_keeps_to_the_rate,
+                a_claim_that_starts_nothing_forgets_no_start, a_concurrency_key_limits_running_jobs,
                 a_concurrency_key_counts_across_all_queues, a_blocked_job_does_not_block_those_behind_it,
                 a_lost_lease_gives_its_slot_back, an_overdue_job_does_not_block_its_concurrency_key, each_job_brings_its_own_limit,
                 every_end_of_an_attempt_frees_its_concurrency_key, a_blocked_job_starts_when_the_one_before_it_is_changed,

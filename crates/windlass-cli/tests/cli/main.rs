@@ -28,6 +28,7 @@ mod schedule_commands;
 mod schedules;
 mod server;
 mod settings;
+mod sim;
 mod store;
 mod support;
 mod trust;

@@ -21,6 +21,16 @@ pub(super) fn check(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
                         format!("an attempt started after {failures} failures")
                     });
                 }
+                let is_revived = ledger.jobs.get(&job).is_none_or(|record| record.is_revived);
+                if let Some(expected) = claimed.failures_max_expected
+                    && !is_revived
+                    && claimed.failures_max != Some(expected)
+                {
+                    findings.add(Invariant::I7, job, || {
+                        let max = claimed.failures_max;
+                        format!("the limit of failures is {max:?}, the settings say {expected}")
+                    });
+                }
                 if claimed.losses_in_a_row >= LOSSES_MAX {
                     findings.add(Invariant::I7, job, || {
                         format!(

@@ -134,6 +134,25 @@ pub async fn a_late_claim_keeps_to_the_rate(store: &Opened) {
     }
 }
 
+pub async fn a_claim_that_starts_nothing_forgets_no_start(store: &Opened) {
+    let (count, period) = (2, Duration::from_secs(10));
+    limit(
+        store,
+        QueueLimits {
+            rate: Some(Rate { count, period }),
+            ..QueueLimits::default()
+        },
+    )
+    .await;
+    put(store, jobs(0..2)).await;
+    assert_eq!(take(store, 5, at(0)).await.len(), 2);
+    assert!(take(store, 5, at(12)).await.is_empty(), "no job waits");
+    put(store, jobs(2..6)).await;
+    // The clock of this claimer is behind, or the claim had to wait.
+    assert!(take(store, 5, at(3)).await.is_empty());
+    assert_eq!(take(store, 5, at(12)).await.len(), 2);
+}
+
 pub async fn a_concurrency_key_limits_running_jobs(store: &Opened) {
     put(store, (0..10).map(|n| keyed(n, 2)).collect()).await;
     let running = take(store, 10, at(0)).await;
