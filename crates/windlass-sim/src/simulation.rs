@@ -100,7 +100,10 @@ struct Simulation<'a> {
 }
 
 async fn run(plan: &Arc<Plan>, opened: &mut Vec<OpenedStore>) -> Result<History, StoreError> {
-    let first = opened.iter().map(|opened| Arc::clone(&opened.store)).next_back();
+    let first = opened
+        .iter()
+        .map(|opened| Arc::clone(&opened.store))
+        .next_back();
     let first = first.expect("the caller opened a store");
     let mut simulation = Simulation {
         plan: Arc::clone(plan),

@@ -16,7 +16,7 @@ use windlass_core::{
 use windlass_store::conformance::build::*;
 use windlass_store::{
     ActionStep, AttemptId, AttemptReport, Change, Claim, Claimed, Enqueue, Expected, Fire,
-    QueueLimits, Schedule, StoreError, WorkerLocation,
+    QueueLimits, Schedule, StoreError, WorkerLocation, fire_one,
 };
 
 pub(crate) const ROUNDS: u64 = 8;
@@ -307,7 +307,7 @@ impl Step {
             Operation::PutSchedule(schedule) => {
                 text(&store.put_schedule(schedule, Expected::Absent).await?)
             }
-            Operation::Fire(fire) => text(&store.fire(fire.clone(), now).await?),
+            Operation::Fire(fire) => text(&fire_one(&**store, fire.clone(), now).await?),
             Operation::Sweep => text(&store.sweep(1000, now, 0).await.map(|_| ())?),
             Operation::PutQueue(name, limits) => {
                 text(&store.put_queue(&queue(name), limits, None).await?)

@@ -85,7 +85,7 @@ fn history() -> History {
         last: Some(Final {
             attempts: vec![vec![attempt(1, Outcome::Succeeded, 1, 2)]; 2],
             jobs,
-            schedules: Vec::new(),
+            ..Final::default()
         }),
     }
 }
