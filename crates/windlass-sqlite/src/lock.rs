@@ -130,9 +130,11 @@ impl FileLock {
         Ok(())
     }
 
-    /// Records that the WAL is in use: from now on it must exist at the next start.
+    /// Records that the WAL is in use: from now on it must exist at the next start. SQLite syncs its
+    /// name too, but ignores it if that fails.
     pub(crate) fn mark_wal_in_use(&mut self) -> Result<(), StoreError> {
         let noted = checkpoint::preallocate_wal(&self.path)
+            .and_then(|()| sync_folder(&self.path))
             .and_then(|()| self.write(WAL_IN_USE))
             .and_then(|()| self.file.sync_all());
         noted.map_err(|error| StoreError::Unavailable(error.into()))?;

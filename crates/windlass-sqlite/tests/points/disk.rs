@@ -179,7 +179,9 @@ pub(crate) fn start() -> ExitCode {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = this_program(folder.path());
     let status = command.args(std::env::args_os().skip(1)).status();
-    match status.expect("this program starts").success() {
+    let status = status.expect("this program starts");
+    println!("the test ended with {status}");
+    match status.success() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }

@@ -12,14 +12,16 @@ use crate::journal::{Files, Survivors, read_image, write_image};
 use crate::script::{Step, steps};
 use crate::session::{Session, check_folder, expected, memory, runtime, start};
 
-/// Makes the first, second, … write of every operation fail, in one run of the script for each.
-/// They fail in each way, or the ways take turns. Returns how many
-/// writes failed and how many operations got an error.
+/// Makes the first, second, … write of every operation fail, in one run of the script for each, in
+/// every way or with the ways in turn. Returns how many writes failed and how many operations got
+/// an error.
+///
+/// Truncations do not fail here: a failed one stops the store, like a failed sync.
 pub(crate) fn every_write(disk: &Disk, depth: Depth) -> (u64, u64) {
     let (mut failed, mut refused) = (0, 0);
     for from in 1.. {
         let mut is_over = true;
-        for fault in depth.faults_from(from) {
+        for fault in depth.faults_from(WRITE, from) {
             let run = run_with(disk, fault);
             failed += run.0;
             refused += run.1;
@@ -36,9 +38,9 @@ pub(crate) fn every_write(disk: &Disk, depth: Depth) -> (u64, u64) {
 impl Depth {
     /// A write fails once, and the store retries the operation by itself. Or all writes fail until
     /// the operation is answered; then the client repeats it.
-    fn faults_from(self, from: u64) -> Vec<Fault> {
+    fn faults_from(self, kinds: u64, from: u64) -> Vec<Fault> {
         let fault = |error, count, tears| Fault {
-            kinds: WRITE | TRUNCATE,
+            kinds,
             from,
             count,
             error,
@@ -63,7 +65,7 @@ pub(crate) fn every_write_of_opening(disk: &Disk, depth: Depth) -> u64 {
     let mut runs = 0;
     for from in 1.. {
         let mut is_over = true;
-        for fault in depth.faults_from(from) {
+        for fault in depth.faults_from(WRITE | TRUNCATE, from) {
             let folder = tempfile::tempdir().expect("a folder");
             let mut session = Session::new(folder.path());
             disk.watch(folder.path(), false);
