@@ -64,7 +64,7 @@ invariants! {
     I5: "A job has at most one live lease, its attempt numbers grow by one, and no lease ends before its time. A worker never runs two handlers of one job at once.";
     I6: "Every stored job is finished after the drain.";
     I6b: "An at-most-once job starts at most once, plus once for each revival by an operator.";
-    I7: "No attempt starts after the limit of failures or of losses, or before its backoff has passed.";
+    I7: "No attempt starts after the limit of failures, or before its backoff has passed.";
     I8: "The store accepts renewals and reports only from the current attempt.";
     I9: "A refused operation changes nothing: the final jobs are those that the accepted steps lead to.";
     I10: "Every attempt has exactly one end, with the outcome that was reported.";

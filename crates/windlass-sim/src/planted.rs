@@ -66,7 +66,7 @@ bugs! {
     ClaimTooMany: "claim ignores its limit";
     ClaimOtherQueue: "claim takes jobs of another queue";
     LeaseTooLong: "claim grants a lease that is too long";
-    RetryBesideOldAttempt: "claim ignores the jobs whose earlier handler still runs";
+    RetryNextToOldAttempt: "claim ignores the jobs whose earlier handler still runs";
     KeepOneInstant: "the fetcher keeps one instant for all claims of 10 s";
     IgnorePause: "a paused queue is claimed from";
     IgnoreConcurrency: "the concurrency limit of a queue is ignored";
@@ -370,7 +370,7 @@ store_layer! {
                 Bug::LeaseTooLong => claim.lease *= 3,
                 Bug::AttemptsOffByOne => one_attempt_more(&mut claim),
                 Bug::ForgetCredit => forget_credit(&mut claim),
-                Bug::RetryBesideOldAttempt => claim.except.clear(),
+                Bug::RetryNextToOldAttempt => claim.except.clear(),
                 Bug::ClaimTooMany => {
                     claim.plan.limit += 3;
                     claim.plan.fresh_max += 3;

@@ -100,11 +100,8 @@ struct Simulation<'a> {
 }
 
 async fn run(plan: &Arc<Plan>, opened: &mut Vec<OpenedStore>) -> Result<History, StoreError> {
-    let first = opened
-        .iter()
-        .map(|opened| Arc::clone(&opened.store))
-        .next_back();
-    let first = first.expect("the caller opened a store");
+    let first = opened.last().expect("the caller opened a store");
+    let first = Arc::clone(&first.store);
     let mut simulation = Simulation {
         plan: Arc::clone(plan),
         world: World::new(),

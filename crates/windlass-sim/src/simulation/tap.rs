@@ -64,7 +64,7 @@ struct TapState {
     random: Random,
     faults: Faults,
     wakes: Vec<watch::Sender<u64>>,
-    /// When claims were sent for the first time whose answer did not arrive yet.
+    /// When claims were sent for the first time that may be repeated.
     open_claims: BTreeMap<u128, Timestamp>,
 }
 
@@ -233,7 +233,10 @@ store_layer! {
                 Ok(claimed)
             })
             .await?;
-            lock(&self.state).open_claims.remove(&claim.id);
+            // A claim that got jobs may be repeated: its fetcher could not renew worn leases.
+            if claimed.jobs.is_empty() {
+                lock(&self.state).open_claims.remove(&claim.id);
+            }
             Ok(claimed)
         }
 

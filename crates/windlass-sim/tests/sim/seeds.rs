@@ -3,10 +3,18 @@
 use windlass_sim::{Campaign, Driver, Shape, simulate};
 
 /// Seeds that once found a bug, with the bug. They must stay clean.
-const REGRESSIONS: [(Driver, u64, &str); 2] =
-    [(Driver::Memory, 85, RATE), (Driver::Memory, 93, RATE)];
+const REGRESSIONS: [(Driver, u64, &str); 4] = [
+    (Driver::Memory, 101_177, LOSSES),
+    (Driver::Memory, 301_445, REPEAT),
+    (Driver::Sqlite, 2, SWEEP),
+    (Driver::Sqlite, 27, DEADLINE),
+];
 
-const RATE: &str = "a claim that was ahead and started nothing forgot earlier starts of a rate";
+// These were errors of the checker.
+const LOSSES: &str = "three losses in a row counted as a limit of their own";
+const REPEAT: &str = "a repeated claim of a worker that stops seemed to be a new one";
+const SWEEP: &str = "the first sweep after a restart seemed to end attempts again";
+const DEADLINE: &str = "a deadline that had passed for one clock only counted as not passed";
 
 /// `./test --long` simulates more seeds.
 fn seeds(usual: u64, long: u64) -> u64 {
