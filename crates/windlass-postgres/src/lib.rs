@@ -7,7 +7,6 @@
 mod backfill;
 mod change;
 mod claim;
-mod concurrency_key;
 mod connect;
 mod document;
 mod enqueue;
@@ -85,10 +84,7 @@ impl PostgresStore {
                 match task {
                     Background::SendNotices => wake.send_notices(&connections).await,
                     Background::Listen => wake.listen(&connections).await,
-                    Background::Look => wake.look(&connections).await,
-                    Background::UnparkMissed => {
-                        concurrency_key::unpark_missed(&connections, &wake).await;
-                    }
+                    Background::FindMissed => wake.find_missed(&connections).await,
                     Background::Upkeep => upkeep::run(&connections, &settings).await,
                     Background::Fold => fold::run(&connections).await,
                     Background::Backfill => backfill::run(&connections, &settings, &groups).await,
@@ -98,8 +94,7 @@ impl PostgresStore {
         let background = [
             Background::SendNotices,
             Background::Listen,
-            Background::Look,
-            Background::UnparkMissed,
+            Background::FindMissed,
             Background::Upkeep,
             Background::Fold,
             Background::Backfill,
@@ -139,8 +134,7 @@ impl PostgresStore {
 enum Background {
     SendNotices,
     Listen,
-    Look,
-    UnparkMissed,
+    FindMissed,
     Upkeep,
     Fold,
     Backfill,

@@ -15,8 +15,6 @@ use windlass_store::{Attempt, AttemptId, AttemptReport, Expired, Renewed, Settle
 
 use success::Successes;
 
-use crate::claim::Claimable;
-use crate::concurrency_key;
 use crate::error::{DriverError, DriverResult};
 use crate::failure_group::{Entry, Groups};
 use crate::param::{Time, bigint, int, params};
@@ -68,15 +66,14 @@ fn attempt_id(found: &Row) -> DriverResult<AttemptId> {
 }
 
 /// Ends attempts. Successes are one statement. For other outcomes, and for jobs that operators
-/// changed, the rows are locked and `core` decides. Also returns the jobs that wait again, or whose
-/// concurrency key became free.
+/// changed, the rows are locked and `core` decides. Also returns the jobs that wait again.
 pub(crate) async fn settle_all(
     session: &mut Session,
     settings: &Settings,
     groups: &Groups,
     reports: &[AttemptReport],
     now: Timestamp,
-) -> DriverResult<(Vec<Settled>, Vec<Claimable>)> {
+) -> DriverResult<(Vec<Settled>, Vec<Job>)> {
     let mut answers: Vec<Option<Settled>> = vec![None; reports.len()];
     // Only the first report of an attempt can end it.
     let mut seen = HashSet::with_capacity(reports.len());
@@ -110,10 +107,7 @@ pub(crate) async fn settle_all(
         let Some(report) = reports.get(position) else {
             continue;
         };
-        match (
-            done.settlements.get(&report.attempt_id),
-            answers.get_mut(position),
-        ) {
+        match (done.get(&report.attempt_id), answers.get_mut(position)) {
             (Some(settlement), Some(answer)) => *answer = Some(Settled::Done(settlement.clone())),
             _ => undone.push(position),
         }
@@ -126,8 +120,10 @@ pub(crate) async fn settle_all(
             .end_running(session, settings, (reports, &undone), &rows, now)
             .await?;
     }
-    let mut claimable = done.unparked;
-    claimable.extend(ended.write_and_commit(session, groups, now).await?);
+    let changes = ended.write(session, groups, now).await?;
+    session.commit().await?;
+    groups.remember(changes.failed(), now);
+    let waiting = ended.waiting();
     for (position, ended) in ended.positions.into_iter().zip(ended.jobs) {
         if let (Some(answer), Some((settlement, _))) = (answers.get_mut(position), ended.attempt) {
             *answer = Some(Settled::Done(settlement));
@@ -150,7 +146,7 @@ pub(crate) async fn settle_all(
             }
         })
     });
-    Ok((answers.collect(), claimable))
+    Ok((answers.collect(), waiting))
 }
 
 /// Locks running jobs.  $1 ids
@@ -245,17 +241,20 @@ impl EndedJobs {
         Ok(())
     }
 
-    /// Writes all jobs and commits. Returns the jobs that wait again, or whose concurrency key became
-    /// free.
-    async fn write_and_commit(
+    /// The jobs that wait again.
+    fn waiting(&self) -> Vec<Job> {
+        let jobs = self.jobs.iter().map(|ended| &ended.job);
+        let waiting = jobs.filter(|job| !job.state().is_final());
+        waiting.cloned().collect()
+    }
+
+    /// Writes all jobs. Returns how failure groups changed.
+    async fn write(
         &mut self,
         session: &mut Session,
         groups: &Groups,
         now: Timestamp,
-    ) -> DriverResult<Vec<Claimable>> {
-        let before = || self.jobs.iter().map(|ended| &ended.before);
-        let expired = before().filter(|job| job.state() == State::Waiting);
-        concurrency_key::before_change(session, expired)?;
+    ) -> DriverResult<TallyChanges> {
         let changes = self.enter_groups(session, groups, now).await?;
         let active = self.jobs.iter().map(|ended| &ended.job);
         let active = active.filter(|job| !job.state().is_final());
@@ -274,13 +273,7 @@ impl EndedJobs {
         let attempts: Vec<(JobId, Attempt)> = attempts.collect();
         write::insert_attempts(session, &attempts)?;
         changes.write(session)?;
-        let keys = concurrency_key::keys(self.jobs.iter().map(|ended| &ended.before));
-        let mut claimable = concurrency_key::unpark_and_commit(session, keys, now).await?;
-        groups.remember(changes.failed(), now);
-        let jobs = self.jobs.iter().map(|ended| &ended.job);
-        let waiting = jobs.filter(|job| !job.state().is_final());
-        claimable.extend(waiting.map(write::claimable));
-        Ok(claimable)
+        Ok(changes)
     }
 
     /// Puts jobs that failed into their failure groups.
@@ -414,7 +407,7 @@ pub(crate) async fn to_sweep(
 }
 
 /// Ends attempts whose lease has expired, and expires overdue jobs. Also returns the jobs that wait
-/// again, or whose concurrency key became free.
+/// again.
 pub(crate) async fn sweep(
     session: &mut Session,
     settings: &Settings,
@@ -423,7 +416,7 @@ pub(crate) async fn sweep(
     limit: usize,
     now: Timestamp,
     random: u64,
-) -> DriverResult<(Swept, Vec<Claimable>)> {
+) -> DriverResult<(Swept, Vec<Job>)> {
     let mut random = Random::new(random);
     let mut ended = EndedJobs::default();
     let (except, only) = match part {
@@ -466,7 +459,10 @@ pub(crate) async fn sweep(
     for job in jobs {
         ended.expire(job, now)?;
     }
-    let claimable = ended.write_and_commit(session, groups, now).await?;
+    let changes = ended.write(session, groups, now).await?;
+    session.commit().await?;
+    groups.remember(changes.failed(), now);
+    let waiting = ended.waiting();
     let mut swept = Swept::default();
     for ended in ended.jobs {
         let (job, attempt) = (ended.job.id, ended.job.attempt);
@@ -478,5 +474,5 @@ pub(crate) async fn sweep(
             }),
         }
     }
-    Ok((swept, claimable))
+    Ok((swept, waiting))
 }

@@ -13,10 +13,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::JobId;
 
-use crate::claim::{ClaimParams, Claimable};
-use crate::concurrency_key;
+use crate::claim::ClaimParams;
 use crate::error::{DriverError, DriverResult};
-use crate::param::{Time, params};
+use crate::param::params;
 use crate::read;
 use crate::row::{self, ACTIVE_COLUMNS, uuid};
 use crate::session::Session;
@@ -60,9 +59,9 @@ pub(crate) fn split_unreadable<T>(
 }
 
 /// Reads rows, and skips those that cannot be read.
-pub(crate) fn skip_unreadable<'a, T>(
+pub(crate) fn skip_unreadable<T>(
     what: &'static str,
-    rows: impl IntoIterator<Item = &'a Row>,
+    rows: &[Row],
     read: impl Fn(&Row) -> DriverResult<T>,
 ) -> Vec<T> {
     let read_or_skip = |row: &Row| {
@@ -72,7 +71,7 @@ pub(crate) fn skip_unreadable<'a, T>(
         }
         read.ok()
     };
-    rows.into_iter().filter_map(read_or_skip).collect()
+    rows.iter().filter_map(read_or_skip).collect()
 }
 
 /// Parks active jobs. The caller commits.
@@ -87,13 +86,12 @@ pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> DriverRe
     Ok(())
 }
 
-/// Takes back the leases of jobs that a claim has just taken, and parks the jobs. Returns jobs whose
-/// concurrency key became free.
+/// Takes back the leases of jobs that a claim has just taken, and parks the jobs.
 pub(crate) async fn give_back(
     session: &mut Session,
     jobs: &[Unreadable],
     claim_params: &ClaimParams<'_>,
-) -> DriverResult<Vec<Claimable>> {
+) -> DriverResult<()> {
     let (ids, reasons) = report(jobs);
     let forget = params![claim_params.id, ids];
     session
@@ -102,15 +100,10 @@ pub(crate) async fn give_back(
     let empty = "delete from windlass.claims where id = $1 and jobs = '{}'";
     session.query(empty, params![claim_params.id]).await?;
     let give_back = params![ids, reasons, claim_params.lease, claim_params.worker];
-    session.queue(include_str!("../sql/give_back.sql"), give_back)?;
-    // The claim may have parked jobs because of these.
-    let unpark = "select * from windlass.unpark_v1(array(
-             select distinct concurrency_key from windlass.jobs where id = any ($1) and concurrency_key is not null
-         ), $2)";
-    let rows = session
-        .query_and_commit(unpark, params![ids, Time(claim_params.now)])
+    session
+        .query_and_commit(include_str!("../sql/give_back.sql"), give_back)
         .await?;
-    Ok(concurrency_key::unparked(&rows, 0))
+    Ok(())
 }
 
 /// Logs unreadable jobs. Returns their ids in order, and why they cannot be read.

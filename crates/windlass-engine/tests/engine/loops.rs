@@ -4,7 +4,6 @@ mod discovery;
 mod faults;
 mod lingering;
 mod logs;
-mod outage;
 mod queues;
 mod refused;
 mod retention;
