@@ -6,8 +6,10 @@ mod load;
 mod operators;
 mod pages;
 mod postgres;
+mod processes;
 mod queues;
 mod run;
+mod schedules;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +31,13 @@ pub(crate) enum BenchCommand {
     /// Jobs through the Rust SDK: enqueue, drain, pick-up latency, and fresh jobs during a retry storm.
     Run(RunBench),
 
+    /// How late schedules fire when many are due in the same second.
+    Schedules(SchedulesBench),
+
+    /// A worker process of `windlass bench run --processes`.
+    #[command(hide = true)]
+    Worker(WorkerBench),
+
     /// Jobs through the REST API of a server in this process, compared with the same requests without
     /// a store. With `--idle`, the cost of long polls that find no job.
     Http(HttpBench),
@@ -43,6 +52,36 @@ pub(crate) enum BenchCommand {
 
     /// The server time of every page of the dashboard, with many jobs and causes.
     Pages(PagesBench),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SchedulesBench {
+    /// The store, as a URL; a temporary SQLite file if not given. It must not hold any schedules yet.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// The number of schedules. Their occurrences are spread evenly over one second.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) schedules: u32,
+
+    /// How often each schedule fires, every 15 seconds.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WorkerBench {
+    /// The store, as a URL.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: String,
+
+    /// The queue.
+    #[arg(long, value_name = "QUEUE")]
+    pub(crate) queue: String,
+
+    /// The number of concurrent jobs.
+    #[arg(long, value_name = "N")]
+    pub(crate) concurrency: u32,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -133,15 +172,21 @@ pub(crate) struct HttpBench {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunBench {
-    /// The store, as a URL: `memory:` or `sqlite:path`; a temporary SQLite file if not given.
+    /// The store, as a URL: `memory:`, `sqlite:path` or `postgres://…`; a temporary SQLite file if
+    /// not given.
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
+
+    /// Also drain with these numbers of worker processes, for example `1,2,4`. Needs a PostgreSQL
+    /// store.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) processes: Vec<u32>,
 
     /// The number of jobs to enqueue in bulk and drain.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) jobs: u64,
 
-    /// The number of concurrent jobs while draining.
+    /// The number of concurrent jobs while draining, in each process.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) concurrency: u32,
 
@@ -187,6 +232,22 @@ pub(crate) struct StoreBench {
     /// The number of concurrent clients.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) clients: u32,
+
+    /// Measures only this: claims and settles of jobs over this many concurrency keys with limit 1,
+    /// compared with the same jobs without keys.
+    #[arg(long, value_name = "N", conflicts_with_all = ["backlog", "future"], value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) keys: Option<u64>,
+}
+
+impl RunBench {
+    /// Refuses processes that could not share the store.
+    fn refuse_unshared(&self) -> Result<(), Invalid> {
+        let store = self.store.as_deref().unwrap_or_default();
+        if !self.processes.is_empty() && !store.starts_with("postgres") {
+            return Err(Invalid::new("--processes", "needs a PostgreSQL store"));
+        }
+        Ok(())
+    }
 }
 
 impl StoreBench {
@@ -218,7 +279,12 @@ pub(crate) fn run(command: &BenchCommand, output: &Output) -> anyhow::Result<()>
             bench.refuse_unused()?;
             store::run(bench, output)
         }
-        BenchCommand::Run(bench) => run::run(bench, output),
+        BenchCommand::Run(bench) => {
+            bench.refuse_unshared()?;
+            run::run(bench, output)
+        }
+        BenchCommand::Schedules(bench) => schedules::run(bench, output),
+        BenchCommand::Worker(bench) => processes::run_worker(bench),
         BenchCommand::Http(bench) => http::run(bench, output),
         BenchCommand::Queues(bench) => queues::run(bench, output),
         BenchCommand::Operators(bench) => operators::run(bench, output),

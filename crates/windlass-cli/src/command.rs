@@ -14,6 +14,8 @@ use crate::backup::{BackupCommand, RestoreCommand};
 use crate::bench::BenchCommand;
 use crate::bulk::BulkCommand;
 use crate::config::ConfigCommand;
+#[cfg(feature = "crashtest")]
+use crate::crashtest::{CrashTestCommand, CrashTestWorker};
 use crate::doctor::DoctorCommand;
 use crate::enqueue::EnqueueCommand;
 use crate::failures::FailuresCommand;
@@ -29,6 +31,8 @@ use crate::replay::ReplayCommand;
 use crate::schedules::SchedulesCommand;
 use crate::secrets::SecretsCommand;
 use crate::serve::ServeCommand;
+#[cfg(feature = "sim")]
+use crate::sim::SimCommand;
 use crate::stats::StatsCommand;
 use crate::tail::TailCommand;
 use crate::top::TopCommand;
@@ -138,6 +142,19 @@ pub(crate) enum Command {
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(BenchCommand),
+
+    /// Kill servers, workers and the database at random, and check that no acknowledged job is lost.
+    #[cfg(feature = "crashtest")]
+    #[command(name = "crashtest")]
+    CrashTest(CrashTestCommand),
+
+    /// Run one worker of a crash test.
+    #[cfg(feature = "crashtest")]
+    #[command(name = "crashtest-worker", hide = true)]
+    CrashTestWorker(CrashTestWorker),
+    /// Simulate nodes, jobs and faults from many seeds, and check every promise.
+    #[cfg(feature = "sim")]
+    Sim(SimCommand),
 
     /// Create, update or inspect the schema of a PostgreSQL database.
     #[command(subcommand)]

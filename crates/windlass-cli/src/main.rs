@@ -12,6 +12,8 @@ mod change;
 mod clock;
 mod command;
 mod config;
+#[cfg(feature = "crashtest")]
+mod crashtest;
 mod doctor;
 mod enqueue;
 mod failures;
@@ -34,6 +36,8 @@ mod schedules;
 mod secrets;
 mod serve;
 mod server_url;
+#[cfg(feature = "sim")]
+mod sim;
 mod stats;
 mod tail;
 mod top;
@@ -78,6 +82,12 @@ fn main() -> ExitCode {
         Command::Schedules(command) => schedules::run(&command, &output),
         #[cfg(feature = "bench")]
         Command::Bench(command) => bench::run(&command, &output),
+        #[cfg(feature = "crashtest")]
+        Command::CrashTest(command) => crashtest::run(&command, &output),
+        #[cfg(feature = "crashtest")]
+        Command::CrashTestWorker(command) => crashtest::run_worker(command),
+        #[cfg(feature = "sim")]
+        Command::Sim(command) => sim::run(&command, &output),
         Command::Migrate(command) => migrate::run(&command, &output),
         Command::Backup(command) => backup::run(&command, &output),
         Command::Restore(command) => backup::restore(&command, &output),

@@ -16,8 +16,8 @@ impl Invalid {
     /// Makes the error for a `field` that breaks `rule`.
     pub fn new(field: impl Into<String>, rule: impl Into<String>) -> Self {
         Invalid {
-            field: cleaned(field.into()),
-            rule: rule.into(),
+            field: cleaned(field.into(), FIELD_CHARS_MAX),
+            rule: cleaned(rule.into(), RULE_CHARS_MAX),
         }
     }
 
@@ -33,7 +33,8 @@ impl Invalid {
 
     /// Returns the same error with `outer` in front of the path: `max` becomes `backoff.max`.
     pub fn within(self, outer: &str) -> Self {
-        let field = match (outer, self.field.as_str()) {
+        let outer = cleaned(outer.to_owned(), FIELD_CHARS_MAX);
+        let field = match (outer.as_str(), self.field.as_str()) {
             ("", inner) => inner.to_owned(),
             (outer, "") => outer.to_owned(),
             (outer, inner) => format!("{outer}.{inner}"),
@@ -63,18 +64,24 @@ impl fmt::Display for Invalid {
     }
 }
 
-/// Shortens a field name and escapes control characters: users choose the names, and a terminal or
-/// a log would act on such characters.
-fn cleaned(field: String) -> String {
-    const FIELD_CHARS_MAX: usize = 120;
-    if field.len() <= FIELD_CHARS_MAX && !field.contains(char::is_control) {
-        return field;
+const FIELD_CHARS_MAX: usize = 120;
+/// A rule may repeat what the user wrote.
+const RULE_CHARS_MAX: usize = 1000;
+
+/// Shortens a text that users choose, such as the name of a field, and escapes control characters:
+/// a terminal or a log would act on them.
+fn cleaned(text: String, chars_max: usize) -> String {
+    if text.len() <= chars_max && !text.contains(char::is_control) {
+        return text;
     }
-    field
-        .chars()
-        .take(FIELD_CHARS_MAX)
-        .flat_map(char::escape_debug)
-        .collect()
+    let escaped = text.chars().take(chars_max).flat_map(|letter| {
+        let (escaped, plain) = match letter.is_control() {
+            true => (Some(letter.escape_debug()), None),
+            false => (None, Some(letter)),
+        };
+        escaped.into_iter().flatten().chain(plain)
+    });
+    escaped.collect()
 }
 
 /// Quotes a user's text for a message, cut after 40 characters.
@@ -137,6 +144,10 @@ mod tests {
             Invalid::new("é".repeat(1000), "x").field().chars().count(),
             120
         );
+        let outer = Invalid::new("", "is no name").within("a\r\nb");
+        assert_eq!(outer.field(), "a\\r\\nb");
+        let rule = format!("must be short, got {:?}", "x".repeat(5000));
+        assert_eq!(Invalid::new("a", rule).rule().len(), 1000);
     }
 
     #[test]

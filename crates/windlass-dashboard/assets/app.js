@@ -111,7 +111,15 @@ function patchRows(old, fresh) {
   }
 }
 
+// The pill stays in sight while someone scrolls.
+const pill = document.querySelector("[data-new-rows]");
+if (pill) {
+  const inSight = ([entry]) => pill.classList.toggle("floating", !entry.isIntersecting);
+  new IntersectionObserver(inSight).observe(pill.parentElement);
+}
+
 let fetching = null;
+let freshAt = Date.now();
 async function refresh() {
   if (fetching || document.hidden) return;
   fetching = new AbortController();
@@ -136,7 +144,9 @@ async function refresh() {
       if (region.dataset.live === "rows") patchRows(region, next);
       else patch(region, next);
     }
+    freshAt = Date.now();
     connected(true);
+    if (stream && !polling) mark("Live", false);
     document.dispatchEvent(new CustomEvent("windlass:patched"));
   } catch (error) {
     if (error.name !== "AbortError") connected(false);
@@ -169,6 +179,13 @@ function connected(now) {
   say(now ? "Connected again." : "Not connected. Figures are out of date.");
   if (!now) mark("Not connected", true);
 }
+
+// The stream reports at least every 8 s. Older figures say from when they are.
+setInterval(() => {
+  if (!page.dataset.liveStream || document.hidden || !isConnected || Date.now() - freshAt <= 12_000) return;
+  const at = new Date(freshAt + clockAhead).toLocaleTimeString([], { hour12: false });
+  mark(`As of ${at}`, true);
+}, 1000);
 
 let stream = null;
 let polling = 0;
@@ -216,6 +233,14 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 listen();
+
+// ---- a phone shows the current page in the strip of pages
+
+const strip = document.getElementById("nav");
+const currentPage = strip?.querySelector("[aria-current]");
+if (currentPage && strip.scrollWidth > strip.clientWidth) {
+  strip.scrollLeft = currentPage.offsetLeft - (strip.clientWidth - currentPage.offsetWidth) / 2;
+}
 
 // ---- copying
 

@@ -5,11 +5,13 @@
 
 mod chart;
 mod spark;
+mod table;
 
 pub use chart::{
     Bound, Chart, Layer, Line, Mark, Scale, Tick, areas, lines, log_scale, nice_scale,
 };
 pub use spark::{bar, spark};
+pub use table::table;
 
 /// Formats a coordinate with at most two decimals.
 pub(crate) fn number(value: f64) -> String {

@@ -17,8 +17,8 @@ use crate::visit::Visit;
 
 /// The shortest time between two events.
 const EVERY: Duration = Duration::from_secs(2);
-/// The longest time without an event: statistics are written every 10 s.
-const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// The longest time without an event. The script calls figures out of date that are 12 s old.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(8);
 /// A stream ends after this time and the tab reconnects, so that an ended session ends it too.
 const STREAM_FOR: Duration = Duration::from_secs(300);
 

@@ -209,21 +209,27 @@ impl Series {
         (0..=4).map(label).collect()
     }
 
-    /// Returns a title for each bucket: its time and what `text` says about it.
-    pub(crate) fn titles(&self, zone: &Zone, text: impl Fn(usize) -> String) -> Vec<String> {
+    /// Returns the time at which each bucket begins.
+    pub(crate) fn bucket_times(&self, zone: &Zone) -> Vec<String> {
         let days = self.step >= Duration::from_secs(HOUR);
-        let title = |index: usize| {
+        let time = |index: usize| {
             let at = self
                 .from
                 .saturating_add(self.step * u32::try_from(index).unwrap_or(0));
-            let day = if days {
-                format!("{} ", zone.axis(at, true))
-            } else {
-                String::new()
-            };
-            format!("{day}{} · {}", zone.axis(at, false), text(index))
+            match days {
+                true => format!("{} {}", zone.axis(at, true), zone.axis(at, false)),
+                false => zone.axis(at, false),
+            }
         };
-        (0..self.buckets.len()).map(title).collect()
+        (0..self.buckets.len()).map(time).collect()
+    }
+
+    /// Returns a title for each bucket: its time and what `text` says about it.
+    pub(crate) fn titles(&self, zone: &Zone, text: impl Fn(usize) -> String) -> Vec<String> {
+        let times = self.bucket_times(zone).into_iter().enumerate();
+        times
+            .map(|(index, time)| format!("{time} · {}", text(index)))
+            .collect()
     }
 
     /// How many buckets at the end fulfil a condition without interruption, as a time.

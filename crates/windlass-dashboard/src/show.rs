@@ -85,6 +85,7 @@ pub fn duration(duration: Duration) -> String {
             _ => format!("{:.1}{SPACE}ms", duration.as_secs_f64() * 1000.0),
         },
         0 => format!("{millis}{SPACE}ms"),
+        1..10 if millis.is_multiple_of(1000) => format!("{seconds}{SPACE}s"),
         1..10 => format!("{:.2}{SPACE}s", duration.as_secs_f64()),
         10..60 => format!("{seconds}{SPACE}s"),
         60..3600 => two(seconds / 60, 'm', seconds % 60, 's'),
@@ -125,6 +126,18 @@ pub fn relative(at: Timestamp, now: Timestamp) -> String {
         "now".to_owned()
     } else {
         format!("{}{SPACE}ago", roughly(age))
+    }
+}
+
+/// Returns who did something: the name, and the key if it has another one.
+pub fn person(text: &str) -> String {
+    let text = visible(text);
+    let parts = text
+        .strip_suffix(')')
+        .and_then(|text| text.split_once(" ("));
+    match parts {
+        Some((name, key)) if name == key => name.to_owned(),
+        _ => text,
     }
 }
 
@@ -260,6 +273,7 @@ mod tests {
             (400, "0.4 ms"),
             (46_000, "46 ms"),
             (2_100_000, "2.10 s"),
+            (5_000_000, "5 s"),
             (18_400_000, "18 s"),
             (102_000_000, "1 m 42 s"),
             (120_000_000, "2 m"),
@@ -301,6 +315,12 @@ mod tests {
             "2 Mar 2025"
         );
         assert!(Zone::named("Mars/Olympus").is_none());
+    }
+
+    #[test]
+    fn a_person_is_named_once() {
+        assert_eq!(person("local (local)"), "local");
+        assert_eq!(person("mara (proxy 10.0.0.5)"), "mara (proxy 10.0.0.5)");
     }
 
     #[test]

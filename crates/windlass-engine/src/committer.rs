@@ -25,6 +25,7 @@ use windlass_store::{SETTLE_MAX, Settled, StoreError};
 use crate::attempt::RunningAttempt;
 use crate::attempt_end::AttemptEnd;
 use crate::engine::Engine;
+use crate::failure_lines::FailureLines;
 use crate::loop_backoff::LoopBackoff;
 use crate::poison::lock;
 use crate::registry::Registry;
@@ -290,6 +291,7 @@ impl Committer {
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         let mut backoff = LoopBackoff::new();
+        let mut failures = FailureLines::default();
         loop {
             pulse.rest();
             let next = self.outcomes().next_at();
@@ -307,7 +309,9 @@ impl Committer {
                 continue;
             };
             let (waiting, wait) = (self.backlog(), backoff.next());
-            warn!(%error, waiting, ?wait, "settle failed; keeping the outcomes and retrying");
+            if let Some(suppressed) = failures.admit(clock.elapsed()) {
+                warn!(%error, waiting, ?wait, suppressed, "settle failed; keeping the outcomes and retrying");
+            }
             pulse.rest();
             tokio::select! {
                 biased;

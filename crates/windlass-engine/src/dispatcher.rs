@@ -29,6 +29,7 @@ use crate::attempt::{RunningAttempt, StopReason};
 use crate::committer::{Committer, is_refusal};
 use crate::engine::Engine;
 use crate::event::JobRef;
+use crate::failure_lines::FailureLines;
 use crate::handler::{Handlers, Hooks, Running};
 use crate::poison::lock;
 use crate::registry::{Alarm, Registry};
@@ -356,6 +357,7 @@ impl Dispatcher {
     pub(crate) async fn run_renewals(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
         let mut retry_at = None;
+        let mut failures = FailureLines::default();
         loop {
             pulse.rest();
             let at = retry_at.unwrap_or_else(|| self.renews_at(clock.now()));
@@ -366,7 +368,9 @@ impl Dispatcher {
             }
             pulse.busy(clock.now());
             retry_at = self.renew().await.err().map(|error| {
-                warn!(%error, "renewing leases failed; retrying");
+                if let Some(suppressed) = failures.admit(clock.elapsed()) {
+                    warn!(%error, suppressed, "renewing leases failed; retrying");
+                }
                 let soon = (self.config.lease / 30).min(RENEW_RETRY_MAX);
                 clock.now().saturating_add(soon)
             });

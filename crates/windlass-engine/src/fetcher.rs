@@ -38,6 +38,7 @@ use crate::credits::Credits;
 use crate::discovery::Discovery;
 use crate::dispatcher::Dispatcher;
 use crate::engine::Engine;
+use crate::failure_lines::FailureLines;
 use crate::loop_backoff::LoopBackoff;
 use crate::poison::lock;
 use crate::saturate::{to_u32, to_usize};
@@ -470,6 +471,7 @@ impl Fetcher {
         let mut changes = self.engine.store().changes();
         let mut poll_at = clock.now();
         let mut backoff = LoopBackoff::new();
+        let mut failures = FailureLines::default();
         while !self.stop.is_cancelled() {
             if !self.may_claim() && self.state().open.is_none() {
                 self.wait_until_resumed().await;
@@ -501,7 +503,9 @@ impl Fetcher {
                 }
                 Err(error) => {
                     let wait = backoff.next();
-                    warn!(%error, ?wait, "claim failed; retrying");
+                    if let Some(suppressed) = failures.admit(clock.elapsed()) {
+                        warn!(%error, ?wait, suppressed, "claim failed; retrying");
+                    }
                     tokio::select! {
                         biased;
                         () = self.stop.cancelled() => {}
@@ -516,7 +520,9 @@ impl Fetcher {
             pulse.rest();
             if let Err(error) = given_back {
                 let wait = backoff.next();
-                warn!(%error, ?wait, "the result of the last claim is unknown; retrying");
+                if let Some(suppressed) = failures.admit(clock.elapsed()) {
+                    warn!(%error, ?wait, suppressed, "the result of the last claim is unknown; retrying");
+                }
                 clock.sleep(wait).await;
             }
         }

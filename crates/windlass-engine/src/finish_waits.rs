@@ -16,6 +16,7 @@ use windlass_store::StoreError;
 
 use crate::engine::Engine;
 use crate::event::{Event, JobEvent, Received, Subscription};
+use crate::failure_lines::FailureLines;
 use crate::poison::lock;
 
 /// The longest interval between two polls.
@@ -84,7 +85,7 @@ impl FinishWaits {
     async fn watch(&self, engine: &Engine) {
         let mut watching = self.watching.lock().await;
         let events = watching.get_or_insert_with(|| engine.subscribe());
-        let mut busy = Duration::ZERO;
+        let (mut busy, mut failures) = (Duration::ZERO, FailureLines::default());
         loop {
             let poll_delay = self.poll_delay(engine.now()).max(busy * (BUSY_PART - 1));
             let poll = engine.clock().sleep(poll_delay);
@@ -92,8 +93,10 @@ impl FinishWaits {
                 biased;
                 () = poll => {
                     let started = engine.clock().elapsed();
-                    if let Err(error) = self.poll(engine).await {
-                        warn!(%error, "polling awaited jobs failed; retrying");
+                    if let Err(error) = self.poll(engine).await
+                        && let Some(suppressed) = failures.admit(engine.clock().elapsed())
+                    {
+                        warn!(%error, suppressed, "polling awaited jobs failed; retrying");
                     }
                     busy = engine.clock().elapsed().saturating_sub(started);
                 }

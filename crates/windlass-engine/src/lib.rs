@@ -26,6 +26,7 @@ mod dispatcher;
 mod drain;
 mod engine;
 mod event;
+mod failure_lines;
 mod fetcher;
 mod finish_waits;
 mod handler;

@@ -10,6 +10,7 @@ use windlass_store::StoreError;
 
 use crate::attempt::RunningAttempt;
 use crate::engine::Engine;
+use crate::failure_lines::FailureLines;
 use crate::logs;
 use crate::registry::Registry;
 use crate::watchdog::Pulse;
@@ -55,6 +56,7 @@ impl LogWriter {
     /// Writes logs until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
+        let mut failures = FailureLines::default();
         loop {
             pulse.rest();
             tokio::select! {
@@ -63,8 +65,10 @@ impl LogWriter {
                 () = clock.sleep(EVERY) => {}
             }
             pulse.busy(clock.now());
-            if let Err(error) = self.pass().await {
-                warn!(%error, "writing the logs of running jobs failed; retrying");
+            if let Err(error) = self.pass().await
+                && let Some(suppressed) = failures.admit(clock.elapsed())
+            {
+                warn!(%error, suppressed, "writing the logs of running jobs failed; retrying");
             }
         }
         if let Err(error) = self.engine.remove_settled_logs().await {

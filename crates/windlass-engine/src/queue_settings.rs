@@ -14,6 +14,7 @@ use windlass_core::{Invalid, QueueName, Timestamp};
 use windlass_store::{PAGE_MAX, Store, StoreError};
 
 use crate::engine::Engine;
+use crate::failure_lines::FailureLines;
 use crate::fetcher::Fetcher;
 use crate::poison::lock;
 use crate::watchdog::Pulse;
@@ -167,10 +168,13 @@ impl SettingsFollower {
     /// Reads the settings every 5 s until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
+        let mut failures = FailureLines::default();
         while !stop.is_cancelled() {
             pulse.busy(clock.now());
-            if let Err(error) = self.pass().await {
-                warn!(%error, "reading queue settings failed; retrying");
+            if let Err(error) = self.pass().await
+                && let Some(suppressed) = failures.admit(clock.elapsed())
+            {
+                warn!(%error, suppressed, "reading queue settings failed; retrying");
             }
             pulse.rest();
             tokio::select! {

@@ -2,6 +2,12 @@
 //!
 //! `core` decides which occurrences fire. The store guarantees that each of them becomes at most
 //! one job. So every node can run a scheduler, and two that run at the same time do no harm.
+//!
+//! A pass fires due schedules in batches. A schedule that the database refuses does not hold up the
+//! others: the store writes the rest of its batch, and the next passes fire it in a batch of its own
+//! (`refused.rs`).
+
+mod refused;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,23 +16,26 @@ use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 use windlass_core::schedule::{Overlap, SkipReason, SkippedRange, splay_of};
-use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, Timestamp};
-use windlass_store::{Change, Fire, Fired, RecordRange, Schedule, StoreError, read_skipped};
+use windlass_core::{Concurrency, Job, JobId, Key, Occurrence, ScheduleId, Timestamp};
+use windlass_store::{
+    Change, FIRE_MAX, Fire, Fired, RecordRange, Schedule, StoreError, read_skipped,
+};
 
 use crate::engine::Engine;
 use crate::event::{Event, ScheduleEvent};
+use crate::failure_lines::FailureLines;
 use crate::watchdog::Pulse;
+use refused::RefusedSchedules;
 
-/// The number of schedules that fire concurrently. Stores that commit in groups, or that have many
-/// connections, need this for throughput.
-const CONCURRENT_FIRINGS: usize = 64;
+/// The number of schedules of one batch.
+const SCHEDULES_PER_BATCH: usize = 250;
 
-/// The number of earlier occurrences to read at once when looking for unfinished ones. While one is
-/// unfinished, few or none follow it.
-const OCCURRENCES_PER_PAGE: usize = 100;
+/// The number of batches that fire concurrently. A store with many connections needs this for
+/// throughput.
+const CONCURRENT_BATCHES: usize = 4;
 
-/// The maximum number of such pages. More than one is needed only after many manual runs.
-const PAGES_MAX: usize = 10;
+/// The number of schedules of a batch that are planned concurrently.
+const CONCURRENT_PLANS: usize = 16;
 
 /// The key in a job's `meta` that marks a manual run. The value is [`ManualRun::name`].
 const EXTRA_META: &str = "windlass.extra";
@@ -73,49 +82,132 @@ impl Default for SchedulerConfig {
 pub struct Scheduler {
     engine: Arc<Engine>,
     config: SchedulerConfig,
+    refused: RefusedSchedules,
 }
 
 impl Scheduler {
     /// Creates a scheduler.
     pub fn new(engine: Arc<Engine>, config: SchedulerConfig) -> Self {
-        Scheduler { engine, config }
+        Scheduler {
+            engine,
+            config,
+            refused: RefusedSchedules::default(),
+        }
     }
 
     /// Fires all due schedules. Returns the number of created jobs.
     ///
-    /// Each schedule uses the time at which it fires, not the start of the pass: at the end of a
-    /// long pass an occurrence may already count as missed.
+    /// Each batch uses the time at which it fires, not the start of the pass: at the end of a long
+    /// pass an occurrence may already count as missed.
     pub async fn pass(&self, now: Timestamp) -> Result<usize, StoreError> {
-        let due = self.engine.store().due(self.config.batch, now).await?;
-        let mut firing = futures_util::stream::iter(due)
-            .map(async |schedule| self.fire(&schedule, now.max(self.engine.now())).await)
-            .buffer_unordered(CONCURRENT_FIRINGS);
-        let (mut made, mut failed) = (0, None);
-        while let Some(fired) = firing.next().await {
-            match fired {
-                Ok(jobs) => made += jobs,
-                Err(error) => failed = Some(error), // continue with the others
-            }
+        let limit = self.config.batch + self.refused.len();
+        let mut due = self.engine.store().due(limit, now).await?;
+        due.retain(|schedule| {
+            self.refused
+                .retry_at(schedule.id)
+                .is_none_or(|at| at <= now)
+        });
+        due.truncate(self.config.batch);
+        let (again, due): (Vec<Schedule>, Vec<Schedule>) = due
+            .into_iter()
+            .partition(|schedule| self.refused.retry_at(schedule.id).is_some());
+        let batches = due.chunks(SCHEDULES_PER_BATCH).chain(again.chunks(1));
+        let batches: Vec<Vec<Schedule>> = batches.map(<[Schedule]>::to_vec).collect();
+        let mut firing = futures_util::stream::iter(batches)
+            .map(async |batch| self.fire_batch(batch, now.max(self.engine.now())).await)
+            .buffer_unordered(CONCURRENT_BATCHES);
+        let mut fired = FiredBatch::default();
+        while let Some(batch) = firing.next().await {
+            fired.add(batch); // continue with the others after an error
         }
-        failed.map_or(Ok(made), Err)
+        fired.error.map_or(Ok(fired.jobs), Err)
     }
 
-    async fn fire(&self, schedule: &Schedule, now: Timestamp) -> Result<usize, StoreError> {
-        let plan = self.plan(schedule, now).await?;
-        let jobs = plan.fire.jobs.clone();
-        let Fired::Done { jobs: made } = self.engine.store().fire(plan.fire, now).await? else {
-            return Ok(0); // another node fired it, or it was just changed
+    /// Fires some schedules.
+    async fn fire_batch(&self, schedules: Vec<Schedule>, now: Timestamp) -> FiredBatch {
+        let mut fired = FiredBatch::default();
+        let unfinished = match self.unfinished(&schedules).await {
+            Ok(unfinished) => unfinished,
+            Err(error) => return FiredBatch::failed(error),
         };
-        // Only after firing: a plan that came too late must not cancel what another node fired.
-        if !plan.cancel.is_empty() {
-            self.engine.change(&plan.cancel, &Change::Cancel).await?;
+        let mut planning = futures_util::stream::iter(schedules.into_iter().zip(unfinished))
+            .map(async |(schedule, unfinished)| self.plan(schedule, unfinished, now).await)
+            .buffered(CONCURRENT_PLANS);
+        let (mut plans, mut size) = (Vec::new(), 0);
+        while let Some(plan) = planning.next().await {
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(error) => {
+                    fired.add(FiredBatch::failed(error));
+                    continue;
+                }
+            };
+            if size + plan.fire.size() > FIRE_MAX {
+                fired.add(self.fire_plans(std::mem::take(&mut plans), now).await);
+                size = 0;
+            }
+            size += plan.fire.size();
+            plans.push(plan);
         }
-        self.emit_firing(schedule, &jobs, &made, plan.newly_skipped, now);
-        Ok(made.len())
+        fired.add(self.fire_plans(plans, now).await);
+        fired
+    }
+
+    async fn fire_plans(&self, plans: Vec<FiringPlan>, now: Timestamp) -> FiredBatch {
+        if plans.is_empty() {
+            return FiredBatch::default();
+        }
+        let fires = plans.iter().map(|plan| plan.fire.clone()).collect();
+        let answers = match self.engine.store().fire(fires, now).await {
+            Ok(answers) => answers,
+            Err(error) => return FiredBatch::failed(error),
+        };
+        let mut fired = FiredBatch::default();
+        for (plan, answer) in plans.into_iter().zip(answers) {
+            match answer {
+                Fired::Done { jobs } => {
+                    self.refused.remove(plan.schedule.id);
+                    fired.jobs += jobs.len();
+                    if let Err(error) = self.finish(plan, &jobs, now).await {
+                        fired.add(FiredBatch::failed(error));
+                    }
+                }
+                Fired::Stale => {} // another node fired it, or it was just changed
+                Fired::Refused { reason } => self.refused.note(&plan.schedule, &reason, now),
+            }
+        }
+        fired
+    }
+
+    /// Does what follows a step that the store has written.
+    async fn finish(
+        &self,
+        plan: FiringPlan,
+        made: &[JobId],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        // Only after firing: a plan that came too late must not cancel what another node fired.
+        let cancelled = match plan.cancel.as_slice() {
+            [] => Ok(()),
+            jobs => self.engine.change(jobs, &Change::Cancel).await.map(drop),
+        };
+        self.emit_firing(
+            &plan.schedule,
+            &plan.fire.jobs,
+            made,
+            plan.newly_skipped,
+            now,
+        );
+        cancelled
     }
 
     /// Plans what a schedule does now.
-    async fn plan(&self, schedule: &Schedule, now: Timestamp) -> Result<FiringPlan, StoreError> {
+    async fn plan(
+        &self,
+        schedule: Schedule,
+        unfinished: Vec<JobId>,
+        now: Timestamp,
+    ) -> Result<FiringPlan, StoreError> {
         let definition = &schedule.definition;
         let recurrence = definition.recurrence(schedule.created_at);
         let last = schedule.last_at.unwrap_or(schedule.created_at);
@@ -123,12 +215,11 @@ impl Scheduler {
         let due = definition
             .missed()
             .due(&recurrence, last, now, missed_after, max);
-        let unfinished = self.unfinished(schedule).await?;
         let overlap = definition.overlap;
         let fired = overlap.fire_count(due.fire.len(), definition.missed(), unfinished.len());
         let (skipped_by_overlap, fired) = due.fire.split_at(due.fire.len() - fired);
         let jobs = fired.iter().map(|at| {
-            let mut job = occurrence_job(&self.engine, schedule, *at, now);
+            let mut job = occurrence_job(&self.engine, &schedule, *at, now);
             if overlap.runs_sequentially(fired.len()) {
                 run_in_turn(&mut job, format!("schedule:{}", schedule.id));
             }
@@ -137,7 +228,7 @@ impl Scheduler {
         let mut fire = Fire {
             jobs: jobs.collect(),
             skipped: due.skipped.into_iter().collect(),
-            ..Fire::nothing(schedule)
+            ..Fire::nothing(&schedule)
         };
         let mut newly_skipped = fire.skipped.clone();
         if let (Some(first), Some(last)) = (skipped_by_overlap.first(), skipped_by_overlap.last()) {
@@ -148,7 +239,7 @@ impl Scheduler {
                 count: Some(skipped_by_overlap.len()),
             };
             newly_skipped.push(range);
-            self.record_overlap(schedule, range, &mut fire).await?;
+            self.record_overlap(&schedule, range, &mut fire).await?;
         }
         let skipped = due.skipped.map(|range| range.last);
         let last_handled = due.fire.last().copied().max(skipped);
@@ -159,6 +250,7 @@ impl Scheduler {
             _ => Vec::new(),
         };
         Ok(FiringPlan {
+            schedule,
             fire,
             newly_skipped,
             cancel,
@@ -196,32 +288,24 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Returns the unfinished occurrences, if `overlap` depends on them. Manual runs do not count,
-    /// and the search continues past them.
-    async fn unfinished(&self, schedule: &Schedule) -> Result<Vec<JobId>, StoreError> {
-        if schedule.definition.overlap == Overlap::Allow {
-            return Ok(Vec::new());
-        }
-        let store = self.engine.store();
-        let (mut before, mut looked_at, mut unfinished) = (None, 0, Vec::new());
-        for _ in 0..PAGES_MAX {
-            let fired = store
-                .occurrences(schedule.id, before, OCCURRENCES_PER_PAGE)
-                .await?;
-            let jobs: Vec<JobId> = fired.iter().filter_map(|fired| fired.job).collect();
-            let found = store.get(&jobs).await?;
-            for job in found.iter().flatten().filter(|job| !is_extra(job)) {
-                looked_at += 1;
-                if !job.state().is_final() {
-                    unfinished.push(job.id);
-                }
-            }
-            before = fired.last().map(|fired| fired.scheduled_for);
-            if looked_at >= OCCURRENCES_PER_PAGE || fired.len() < OCCURRENCES_PER_PAGE {
-                break;
-            }
-        }
-        Ok(unfinished)
+    /// Returns the unfinished occurrences of each schedule whose `overlap` depends on them. Manual
+    /// runs do not count.
+    async fn unfinished(&self, schedules: &[Schedule]) -> Result<Vec<Vec<JobId>>, StoreError> {
+        let depends = |schedule: &&Schedule| schedule.definition.overlap != Overlap::Allow;
+        let ids: Vec<ScheduleId> = schedules.iter().filter(depends).map(|it| it.id).collect();
+        let found = match ids.as_slice() {
+            [] => Vec::new(),
+            ids => self.engine.store().unfinished_occurrences(ids).await?,
+        };
+        let mut found = found.into_iter();
+        let unfinished = schedules.iter().map(|schedule| {
+            let jobs = Some(schedule).filter(depends).and_then(|_| found.next());
+            let jobs = jobs.unwrap_or_default().into_iter();
+            jobs.filter(|job| !is_extra(job))
+                .map(|job| job.id)
+                .collect()
+        });
+        Ok(unfinished.collect())
     }
 
     /// Emits the events of a firing. `made` are the jobs that were really created.
@@ -278,10 +362,17 @@ impl Scheduler {
         }
     }
 
-    /// When the next schedule is due.
+    /// When the next schedule is due, or a refused one is tried again.
     pub async fn next_at(&self) -> Result<Option<Timestamp>, StoreError> {
-        let first = self.engine.store().due(1, Timestamp::MAX).await?;
-        Ok(first.first().and_then(|schedule| schedule.next_at))
+        let limit = 1 + self.refused.len();
+        let first = self.engine.store().due(limit, Timestamp::MAX).await?;
+        let at = |schedule: &Schedule| {
+            let retry_at = self.refused.retry_at(schedule.id);
+            schedule
+                .next_at
+                .map(|at| retry_at.map_or(at, |retry_at| retry_at.max(at)))
+        };
+        Ok(first.iter().filter_map(at).min())
     }
 
     /// Fires schedules until `stop`.
@@ -289,6 +380,7 @@ impl Scheduler {
         let clock = Arc::clone(self.engine.clock());
         pulse.busy(clock.now());
         self.log_unreadable().await;
+        let mut failures = FailureLines::default();
         loop {
             let now = clock.now();
             pulse.busy(now);
@@ -300,7 +392,9 @@ impl Scheduler {
             let at = match passed {
                 Ok(_) => next.map_or(poll, |next| next.clamp(now, poll)),
                 Err(error) => {
-                    warn!(%error, "firing schedules failed; retrying at the next pass");
+                    if let Some(suppressed) = failures.admit(clock.elapsed()) {
+                        warn!(%error, suppressed, "firing schedules failed; retrying at the next pass");
+                    }
                     poll
                 }
             };
@@ -364,8 +458,30 @@ fn run_in_turn(job: &mut Job, key: String) {
 
 /// What a schedule does in one pass.
 struct FiringPlan {
+    schedule: Schedule,
     fire: Fire,
     /// What this pass skips. `fire.skipped` may extend a range of an earlier pass.
     newly_skipped: Vec<SkippedRange>,
     cancel: Vec<JobId>,
+}
+
+/// What came of some schedules: the number of created jobs, and the last error.
+#[derive(Debug, Default)]
+struct FiredBatch {
+    jobs: usize,
+    error: Option<StoreError>,
+}
+
+impl FiredBatch {
+    fn failed(error: StoreError) -> Self {
+        FiredBatch {
+            jobs: 0,
+            error: Some(error),
+        }
+    }
+
+    fn add(&mut self, other: FiredBatch) {
+        self.jobs += other.jobs;
+        self.error = other.error.or(self.error.take());
+    }
 }

@@ -23,6 +23,7 @@ use windlass_store::{Node, StoreError, Swept};
 
 use crate::engine::Engine;
 use crate::event::{JobEvent, JobRef};
+use crate::failure_lines::FailureLines;
 use crate::lingering_handlers::LINGERING;
 use crate::poison::lock;
 use crate::watchdog::Pulse;
@@ -243,13 +244,16 @@ impl Sweeper {
     /// Sweeps until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
+        let mut failures = FailureLines::default();
         loop {
             let now = clock.now();
             pulse.busy(now);
             let full = match self.pass(now).await {
                 Ok(swept) => swept.lost.len() + swept.expired.len() >= self.config.batch,
                 Err(error) => {
-                    warn!(%error, "sweep failed; retrying at the next pass");
+                    if let Some(suppressed) = failures.admit(clock.elapsed()) {
+                        warn!(%error, suppressed, "sweep failed; retrying at the next pass");
+                    }
                     false
                 }
             };

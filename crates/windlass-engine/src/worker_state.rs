@@ -15,6 +15,7 @@ use windlass_core::{Timestamp, WorkerName};
 use windlass_store::{Document, Expected, StoreError};
 
 use crate::engine::Engine;
+use crate::failure_lines::FailureLines;
 use crate::poison::lock;
 use crate::remote::{SIGNALS, Signal, signal_of};
 use crate::sweeper::Sweeper;
@@ -162,11 +163,14 @@ impl SignalFollower {
     /// Follows the signals until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
+        let mut failures = FailureLines::default();
         while !stop.is_cancelled() {
             let changed = self.engine.signals_changed().notified();
             pulse.busy(clock.now());
-            if let Err(error) = self.pass().await {
-                warn!(%error, "reading the signal to this worker failed; retrying");
+            if let Err(error) = self.pass().await
+                && let Some(suppressed) = failures.admit(clock.elapsed())
+            {
+                warn!(%error, suppressed, "reading the signal to this worker failed; retrying");
             }
             pulse.rest();
             tokio::select! {

@@ -14,15 +14,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use windlass_core::{
-    Delivery, JobId, NewJob, Outcome, Payload, Random, Report, Start, State, WorkerName,
+    Delivery, Job, JobId, NewJob, Outcome, Payload, Random, Report, Start, State, Timestamp,
+    WorkerName,
 };
 use windlass_engine::{
     CancellationToken, Clock as _, Engine, Ids, RunningAttempt, SystemClock, Worker,
 };
 use windlass_sqlite::SqliteStore;
-use windlass_store::Store;
-use windlass_testkit::Faulty;
+use windlass_store::{Attempt, Filter, ListedState, Page, Store};
 use windlass_testkit::world::{constant, enqueue, failed, job, new_job, worker};
+use windlass_testkit::{Faulty, seeds};
 
 const VERBS: [&str; 7] = ["claim", "settle", "renew", "sweep", "beat", "nodes", "get"];
 const LEASE: Duration = Duration::from_millis(300);
@@ -36,11 +37,31 @@ const BOUND: Duration = Duration::from_secs(60);
 #[derive(Default)]
 struct Sink {
     starts: Vec<(JobId, u32)>,
-    /// Running attempts, and those that ran at the same time as another attempt of their job that
-    /// had not lost its lease.
+    /// Running attempts, and those that started while another attempt of their job was running
+    /// under a lease that had not ended.
     inside: BTreeMap<JobId, Vec<Arc<RunningAttempt>>>,
     together: Vec<(JobId, u32)>,
     payloads: BTreeMap<JobId, Payload>,
+    leases: Leases,
+}
+
+/// The latest end of the lease that anyone saw for each attempt.
+#[derive(Default)]
+struct Leases(BTreeMap<(JobId, u32), Timestamp>);
+
+impl Leases {
+    fn saw(&mut self, job: &Job) {
+        if let Some(lease) = job.lease() {
+            let until = self.0.entry((job.id, job.attempt)).or_insert(lease.until);
+            *until = lease.until.max(*until);
+        }
+    }
+
+    /// Whether the attempt still had its lease when it was declared lost.
+    fn was_lost_too_early(&self, job: JobId, row: &Attempt) -> bool {
+        let until = self.0.get(&(job, row.attempt));
+        row.outcome == Outcome::Lost && until.is_some_and(|until| *until > row.finished_at)
+    }
 }
 
 type Shared = Arc<Mutex<Sink>>;
@@ -55,11 +76,17 @@ impl Noted {
         noted.starts.push((id, number));
         noted.payloads.insert(id, attempt.job().payload.clone());
         let others = noted.inside.entry(id).or_default();
-        let meets = others.iter().any(|other| other.job().attempt == number);
+        let now = attempt.engine().now();
+        let is_leased = |other: &Arc<RunningAttempt>| {
+            let lease = other.job().lease();
+            lease.is_some_and(|lease| lease.until > now)
+        };
+        let meets = others.iter().any(is_leased);
         others.push(Arc::clone(&attempt));
         if meets {
             noted.together.push((id, number));
         }
+        noted.leases.saw(attempt.job());
         drop(noted);
         Noted(Arc::clone(sink), attempt)
     }
@@ -119,7 +146,8 @@ async fn storm(seed: u64) {
     let folder = tempfile::tempdir().unwrap();
     let clock = SystemClock::new();
     let store = SqliteStore::open(folder.path().join("jobs.db"), clock.now(), seed).unwrap();
-    let faulty = Faulty::new(Arc::new(store));
+    let healthy: Arc<dyn Store> = Arc::new(store);
+    let faulty = Faulty::new(Arc::clone(&healthy));
     // Each worker has its own engine, as if it were alone in its process.
     let engine = |seed| {
         let shared = Arc::clone(&faulty) as Arc<dyn Store>;
@@ -167,6 +195,7 @@ async fn storm(seed: u64) {
             _ => faulty.heal(),
         }
         tokio::time::sleep(STEP).await;
+        observe_leases(&healthy, &sink, clock.now()).await;
     }
     faulty.heal();
     drained(&client, &jobs, seed).await;
@@ -175,6 +204,14 @@ async fn storm(seed: u64) {
         living.task.await.unwrap();
     }
     check(&client, &sink, jobs, seed).await;
+}
+
+/// Records the leases of all running attempts, as the store has them.
+async fn observe_leases(store: &Arc<dyn Store>, sink: &Shared, now: Timestamp) {
+    let running = Filter::state(ListedState::Running);
+    let running = store.list(&running, Page::first(1000), now).await.unwrap();
+    let mut seen = sink.lock().unwrap();
+    running.jobs.iter().for_each(|job| seen.leases.saw(job));
 }
 
 /// Waits until every job has finished.
@@ -207,7 +244,7 @@ async fn check(
         seen.starts.len(),
         "seed {seed}: I8, started twice"
     );
-    assert_eq!(seen.together, [], "seed {seed}: I5, one lease for two");
+    assert_eq!(seen.together, [], "seed {seed}: I5, two live leases");
     let invented = seen.payloads.keys().find(|id| !jobs.contains_key(id));
     assert_eq!(invented, None, "seed {seed}: I2, nobody asked for it");
     for (id, (delivery, payload)) in jobs {
@@ -225,6 +262,10 @@ async fn check(
         let numbers: Vec<u32> = rows.iter().map(|row| row.attempt).collect();
         let expected: Vec<u32> = (1..=job.attempt).collect();
         assert_eq!(numbers, expected, "I5, I10, I12: {}", told());
+        let too_early = rows
+            .iter()
+            .find(|row| seen.leases.was_lost_too_early(id, row));
+        assert_eq!(too_early, None, "I5, its lease was live: {}", told());
         for pair in rows.windows(2) {
             assert!(pair[0].finished_at <= pair[1].started_at, "I5: {}", told());
         }
@@ -257,7 +298,7 @@ async fn check(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_any_fault_running_workers_lose_no_job_and_run_none_twice() {
-    for seed in 0..4 {
+    for seed in seeds(0, 4) {
         storm(seed).await;
     }
 }

@@ -94,7 +94,7 @@ impl FromStr for HostPattern {
         let host = Host::parse(host).map_err(|_| refused(RULE))?;
         let is_domain = matches!(host, Host::Domain(_));
         let host = without_root(&host.to_string()).to_owned();
-        if host.is_empty() || host.contains('*') {
+        if host.contains('*') || host.split('.').any(str::is_empty) {
             return Err(refused(RULE));
         }
         if subdomains && (!is_domain || !host.contains('.')) {

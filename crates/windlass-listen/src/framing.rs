@@ -231,6 +231,9 @@ fn parse_digits(value: &[u8]) -> Result<u64, Fault> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

@@ -81,15 +81,11 @@ impl State {
         job.claim(claim.worker.clone(), lease, now)
             .expect("only waiting jobs are candidates, and the lock is held");
         self.put(job.clone());
-        if self
-            .queues
-            .get(&job.queue)
-            .is_some_and(|queue| queue.rate.is_some())
-        {
-            self.starts
-                .entry(job.queue.clone())
-                .or_default()
-                .push_back(now);
+        if let Some(rate) = self.queues.get(&job.queue).and_then(|queue| queue.rate) {
+            let starts = self.starts.entry(job.queue.clone()).or_default();
+            starts.push_back(now);
+            // Only here: a claim that starts nothing may be ahead of the next one.
+            starts.retain(|start| now.since(*start) < rate.period);
         }
     }
 
@@ -119,7 +115,7 @@ impl State {
     }
 
     /// How many more jobs of a queue may start now.
-    fn startable(&mut self, queue: &QueueName, now: Timestamp) -> u32 {
+    fn startable(&self, queue: &QueueName, now: Timestamp) -> u32 {
         let mut startable = u32::try_from(CLAIM_MAX).unwrap_or(u32::MAX);
         let Some(limits) = self.queues.get(queue) else {
             return startable;
@@ -132,14 +128,9 @@ impl State {
             startable = startable.min(concurrency.saturating_sub(running));
         }
         if let Some(rate) = limits.rate {
-            let starts = self.starts.entry(queue.clone()).or_default();
-            while starts
-                .front()
-                .is_some_and(|start| now.since(*start) >= rate.period)
-            {
-                starts.pop_front();
-            }
-            let started = saturating_u32(starts.len());
+            let starts = self.starts.get(queue).into_iter().flatten();
+            let started = starts.filter(|start| now.since(**start) < rate.period);
+            let started = saturating_u32(started.count());
             startable = startable.min(rate.count.saturating_sub(started));
         }
         startable

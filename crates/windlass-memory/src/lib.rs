@@ -220,10 +220,25 @@ impl Store for MemoryStore {
         Ok(self.state().due(limit, now))
     }
 
-    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-        let fired = self.state().fire(fire, now);
+    async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError> {
+        let fired = {
+            let mut state = self.state();
+            fires
+                .into_iter()
+                .map(|fire| state.fire(fire, now))
+                .collect()
+        };
         self.wake();
         Ok(fired)
+    }
+
+    async fn unfinished_occurrences(
+        &self,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Vec<Job>>, StoreError> {
+        let state = self.state();
+        let unfinished = schedules.iter().map(|schedule| state.unfinished(*schedule));
+        Ok(unfinished.collect())
     }
 
     async fn remove_schedule(

@@ -1,7 +1,9 @@
 //! Schedules and their occurrences.
 
-use windlass_core::{ScheduleId, Timestamp};
-use windlass_store::{Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, Written};
+use windlass_core::{Job, ScheduleId, Timestamp};
+use windlass_store::{
+    Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, UNFINISHED_SCAN_MAX, Written,
+};
 
 use crate::state::State;
 
@@ -99,6 +101,16 @@ impl State {
             }
         }
         Fired::Done { jobs: created }
+    }
+
+    pub(crate) fn unfinished(&self, schedule: ScheduleId) -> Vec<Job> {
+        let newest = self.occurrences(schedule, None, UNFINISHED_SCAN_MAX);
+        let jobs = newest
+            .into_iter()
+            .filter_map(|fired| self.jobs.get(&fired.job?));
+        jobs.filter(|job| !job.state().is_final())
+            .cloned()
+            .collect()
     }
 
     pub(crate) fn occurrences(

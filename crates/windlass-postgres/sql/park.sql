@@ -4,7 +4,7 @@ with before as materialized (
     from windlass.jobs where id = any ($1) order by id for update
 ), parked as (
     update windlass.jobs as job
-    set due = false, unreadable = parked.reason
+    set due = false, lane = lane % 2, unreadable = parked.reason
     from unnest($1::uuid[], $2::text[]) as parked (id, reason), before
     where job.id = parked.id and before.id = parked.id
 )

@@ -9,6 +9,8 @@ use windlass_core::{
 use windlass_store::stored::LastAttempt;
 use windlass_store::{ActionStep, Attempt, Change, Changed};
 
+use crate::claim::Claimable;
+use crate::concurrency_key;
 use crate::enqueue::{FreeDepths, free_depths};
 use crate::error::{DriverError, DriverResult};
 use crate::failure_group::{Entry, Groups};
@@ -29,7 +31,8 @@ pub(crate) struct Order<'a> {
     pub(crate) step: Option<&'a ActionStep>,
 }
 
-/// Changes jobs one after the other. Returns the answer for each, and the jobs that wait now.
+/// Changes jobs one after the other. Returns the answer for each, and the jobs that wait now, or
+/// whose concurrency key became free.
 pub(crate) async fn change(
     session: &mut Session,
     settings: &Settings,
@@ -37,7 +40,7 @@ pub(crate) async fn change(
     ids: &[JobId],
     order: Order<'_>,
     now: Timestamp,
-) -> DriverResult<(Vec<Changed>, Vec<Job>)> {
+) -> DriverResult<(Vec<Changed>, Vec<Claimable>)> {
     let change = order.change;
     if let Change::Purge = change {
         let answers = purge(session, settings, ids, order.step).await?;
@@ -57,10 +60,12 @@ pub(crate) async fn change(
     batch.enter_groups(session, groups, now).await?;
     let counted = order.step.and_then(|step| step.count(&answers));
     batch.write(session, change, counted, now).await?;
-    session.commit().await?;
+    let keys = concurrency_key::keys(batch.changed_before().map(|before| &before.job));
+    let mut claimable = concurrency_key::unpark_and_commit(session, keys, now).await?;
     let changed = batch.changed.iter().filter_map(|id| batch.jobs.get(id));
-    let waiting = changed.filter(|job| job.state() == State::Waiting).cloned();
-    Ok((answers, waiting.collect()))
+    let waiting = changed.filter(|job| job.state() == State::Waiting);
+    claimable.extend(waiting.map(write::claimable));
+    Ok((answers, claimable))
 }
 
 /// Returns the queues that get additional waiting jobs by this change.
@@ -292,6 +297,12 @@ impl ChangeBatch {
         Ok(())
     }
 
+    /// The changed jobs that were active, as they were before.
+    fn changed_before(&self) -> impl Iterator<Item = &StoredJob> {
+        let before = self.changed.iter().filter_map(|id| self.before.get(id));
+        before.filter(|before| before.table == JOBS)
+    }
+
     /// Writes all changed jobs. They may move between the tables of active and finished jobs.
     async fn write(
         &self,
@@ -304,6 +315,8 @@ impl ChangeBatch {
             let ids = self.changed.iter();
             ids.filter_map(|id| Some((self.before.get(id)?, self.jobs.get(id)?)))
         };
+        let waiting = self.changed_before().map(|before| &before.job);
+        concurrency_key::before_change(session, waiting)?;
         let mut tallies = TallyChanges::default();
         for (before, job) in changed() {
             tallies.count(&before.job, Some(job));

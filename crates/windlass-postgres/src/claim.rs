@@ -8,9 +8,12 @@
 //! the commit. Then the lease of such a job is taken back and the job is parked
 //! (`unreadable.rs`), as if it had never been claimed; the other jobs start.
 //!
-//! If something limits the claim, the function takes nothing, and `bounded.rs` continues with locks
-//! and counts. [`LimitedQueues`](crate::limited::LimitedQueues) remembers such queues, whose next
-//! claim calls the function within a longer transaction.
+//! If something limits the claim, the function takes nothing. If that is only due jobs with
+//! concurrency keys, the claim is repeated as one call of `windlass.claim_keyed_v1`, which locks the
+//! keys that it meets, counts, and parks jobs whose key is full. For other limits, `bounded.rs`
+//! continues with locks and counts in a longer transaction.
+//! [`LimitedQueues`](crate::limited::LimitedQueues) remembers what limited the last claim of a
+//! queue, and the next one starts in that mode.
 //!
 //! A claim has an id. The table `claims` records which attempts it started, so that a caller that
 //! does not know the result can repeat the claim and get the same leases.
@@ -21,11 +24,12 @@ use std::sync::Arc;
 
 use tokio_postgres::Row;
 use windlass_core::fairness::Mix;
-use windlass_core::{Job, QueueName, Timestamp, fixed_hash};
+use windlass_core::{Job, JobId, QueueName, Timestamp, fixed_hash};
 use windlass_store::{CLAIM_MAX, Claim, Claimed, DueQueues, PAGE_MAX};
 
 use crate::error::DriverResult;
-use crate::param::{Time, int, params, saturating_u32};
+use crate::limited::Limit;
+use crate::param::{Param, Time, int, params, saturating_u32};
 use crate::read::active;
 use crate::row::{self, ACTIVE_COLUMNS};
 use crate::session::Session;
@@ -39,7 +43,7 @@ const PROMOTE_MAX: i32 = 5000;
 /// A claim in the form that its statements need.
 pub(crate) struct ClaimParams<'a> {
     claim: &'a Claim,
-    now: Timestamp,
+    pub(crate) now: Timestamp,
     pub(crate) id: uuid::Uuid,
     queue: &'a str,
     kinds: Vec<&'a str>,
@@ -57,22 +61,25 @@ struct LaneStart {
     version: u64,
 }
 
-/// A job that became due: its queue, lane and claim order.
-pub(crate) type Promoted = (QueueName, i16, ClaimOrder);
+/// A job that can be claimed now, because it became due or was unparked: its queue, lane and claim
+/// order.
+pub(crate) type Claimable = (QueueName, i16, ClaimOrder);
 
-/// What `windlass.claim_v1` returned.
+/// What `windlass.claim_v1` or `windlass.claim_keyed_v1` returned.
 #[derive(Default)]
 struct Answer {
     /// The rows of the claimed jobs.
     taken: Vec<Row>,
     /// The first job of each queue and lane that became due.
-    promoted: Vec<Promoted>,
+    promoted: Vec<Claimable>,
     /// The claim was made before.
     repeated: bool,
     /// The queue has limits.
     bounded: bool,
     /// The queue has due jobs with a concurrency key.
     keyed: bool,
+    /// Jobs were left because other transactions used their concurrency keys.
+    busy: bool,
     /// Both fresh jobs and retries waited.
     both_wait: bool,
     /// No job that the claim could take is left.
@@ -92,7 +99,8 @@ impl Answer {
             match found.try_get(PART)? {
                 0_i16 => answer.taken.push(found),
                 1_i16 => due.push(found),
-                _ => {
+                part => {
+                    answer.busy = part == 3;
                     answer.repeated = found.try_get(PART + 2)?;
                     answer.bounded = found.try_get(PART + 3)?;
                     answer.keyed = found.try_get(PART + 4)?;
@@ -154,19 +162,21 @@ pub(crate) enum ClaimOutcome {
     Done(DoneClaim),
     /// The claim met unreadable jobs and took nothing. Park them, then repeat the claim.
     Unreadable(Vec<Unreadable>),
-    /// Something limits the claim, and it took nothing. Repeat it within a longer transaction.
-    Limited,
+    /// The claim took nothing. Repeat it in this mode. These jobs became due.
+    Repeat(ClaimMode, Vec<Claimable>),
 }
 
 /// A claim that is committed.
 pub(crate) struct DoneClaim {
     pub(crate) claimed: Claimed,
     /// The first job of each queue and lane that became due.
-    pub(crate) promoted: Vec<Promoted>,
+    pub(crate) promoted: Vec<Claimable>,
     /// Jobs that the claim took but that cannot be read. Their lease must be taken back.
     pub(crate) unreadable: Vec<Unreadable>,
-    /// Whether something limited the claim, such as a limit of the queue.
-    pub(crate) limited: bool,
+    /// What limited the claim.
+    pub(crate) limit: Option<Limit>,
+    /// Whether it took jobs, but left some because other transactions used their concurrency keys.
+    pub(crate) left_some: bool,
     /// If nothing is left to claim: when the next job of any queue becomes due.
     pub(crate) idle_until: Option<Timestamp>,
 }
@@ -176,8 +186,30 @@ pub(crate) struct DoneClaim {
 pub(crate) enum ClaimMode {
     /// One round trip, unless something limits the claim.
     Single,
+    /// One round trip, unless something other than concurrency keys limits the claim.
+    Keyed(BusyKeys),
     /// A transaction that can continue with locks and counts.
     Limited,
+}
+
+/// What a claim does with the first concurrency keys that other transactions use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BusyKeys {
+    /// It leaves their jobs.
+    Skip,
+    /// It waits for them.
+    Wait,
+}
+
+impl ClaimMode {
+    /// The mode in which a claim starts, given what limited the last one of its queue.
+    pub(crate) fn after(limit: Option<Limit>) -> Self {
+        match limit {
+            None => ClaimMode::Single,
+            Some(Limit::Keys) => ClaimMode::Keyed(BusyKeys::Skip),
+            Some(Limit::Queue) => ClaimMode::Limited,
+        }
+    }
 }
 
 /// Claims jobs. If the same claim runs twice at the same time, the second one waits for the first
@@ -191,31 +223,48 @@ pub(crate) async fn claim(
 ) -> DriverResult<ClaimOutcome> {
     let (fresh, retry) = (claim_params.start(0, marks), claim_params.start(1, marks));
     let plain = claim_params.is_plain();
-    let single = plain && mode == ClaimMode::Single;
-    let answer = call(session, claim_params, &fresh, &retry, single).await?;
+    let single = plain && mode != ClaimMode::Limited;
+    let answer = call(session, claim_params, &fresh, &retry, (plain, mode)).await?;
     let promoted = answer.promoted;
-    let done = |claimed, promoted, limited| {
+    let done = |claimed, promoted, limit| {
         ClaimOutcome::Done(DoneClaim {
             claimed,
             promoted,
             unreadable: Vec::new(),
-            limited,
+            limit,
+            left_some: false,
             idle_until: None,
         })
     };
     if answer.repeated {
         let claimed = repeat_claim(session, settings, claim_params).await?;
-        return Ok(done(claimed, promoted, false));
+        return Ok(done(claimed, promoted, None));
     }
-    if answer.bounded || answer.keyed || !plain {
-        if single {
-            return Ok(ClaimOutcome::Limited);
+    let limit = if answer.bounded || !plain {
+        Some(Limit::Queue)
+    } else {
+        answer.keyed.then_some(Limit::Keys)
+    };
+    match (limit, mode) {
+        (Some(Limit::Queue), _) if single => {
+            return Ok(ClaimOutcome::Repeat(ClaimMode::Limited, promoted));
         }
-        let claimed = bounded::claim(session, claim_params, answer.bounded, answer.keyed).await?;
-        return Ok(match claimed {
-            Ok(claimed) => done(claimed, promoted, true),
-            Err(unreadable) => ClaimOutcome::Unreadable(unreadable),
-        });
+        (Some(Limit::Keys), ClaimMode::Single) => {
+            let mode = ClaimMode::Keyed(BusyKeys::Skip);
+            return Ok(ClaimOutcome::Repeat(mode, promoted));
+        }
+        (Some(Limit::Queue), _) | (Some(Limit::Keys), ClaimMode::Limited) => {
+            let claimed = bounded::claim(session, claim_params, answer.bounded).await?;
+            return Ok(match claimed {
+                Ok(claimed) => done(claimed, promoted, limit),
+                Err(unreadable) => ClaimOutcome::Unreadable(unreadable),
+            });
+        }
+        (_, ClaimMode::Keyed(_)) if answer.busy && answer.taken.is_empty() => {
+            let mode = ClaimMode::Keyed(BusyKeys::Wait);
+            return Ok(ClaimOutcome::Repeat(mode, promoted));
+        }
+        _ => {}
     }
     let (jobs, unreadable) = started(&answer.taken, claim_params)?;
     if !single {
@@ -227,25 +276,31 @@ pub(crate) async fn claim(
         session.commit().await?;
     }
     // The next claim starts after the jobs of this one.
-    advance(marks, &fresh, &answer.taken)?;
-    advance(marks, &retry, &answer.taken)?;
+    if !answer.busy {
+        advance(marks, &fresh, &answer.taken)?;
+        advance(marks, &retry, &answer.taken)?;
+    }
     let claimed = Claimed {
         jobs,
         both_lanes_ready: answer.both_wait,
         ..Claimed::default()
     };
-    let is_idle = answer.exhausted && unreadable.is_empty();
+    let left_some = answer.busy && !claimed.jobs.is_empty();
+    let is_idle = answer.exhausted && limit.is_none() && unreadable.is_empty();
     Ok(ClaimOutcome::Done(DoneClaim {
         claimed,
         promoted,
         unreadable,
-        limited: false,
+        limit,
+        left_some,
         idle_until: is_idle.then(|| answer.next_at.unwrap_or(Timestamp::MAX)),
     }))
 }
 
 const CLAIM: &str = "select * from windlass.claim_v1(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)";
+const CLAIM_KEYED: &str = "select * from windlass.claim_keyed_v1(\
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)";
 
 /// Calls the function that promotes due jobs, reads the conditions of the claim, and takes jobs if
 /// nothing limits it.
@@ -254,21 +309,32 @@ async fn call(
     claim_params: &ClaimParams<'_>,
     fresh: &LaneStart,
     retry: &LaneStart,
-    single: bool,
+    (plain, mode): (bool, ClaimMode),
 ) -> DriverResult<Answer> {
     let plan = claim_params.claim.plan;
     let first = match plan.mix {
         Mix::RetriesFirst(first) => first,
         _ => 0,
     };
-    let limit = if claim_params.is_plain() {
+    let limit = if plain {
         plan.limit.min(saturating_u32(CLAIM_MAX))
     } else {
         0
     };
-    let (fresh_rank, fresh_at, fresh_id) = columns(fresh.from);
-    let (retry_rank, retry_at, retry_id) = columns(retry.from);
-    let params = params![
+    let keys = match mode {
+        ClaimMode::Keyed(keys) if plain => Some(keys),
+        _ => None,
+    };
+    let from = |start: &LaneStart| {
+        let (rank, at, id) = start.from;
+        // The function for keys takes jobs after a position, the other one also the job there.
+        let id = id.as_u128().saturating_sub(u128::from(keys.is_some()));
+        columns((rank, at, JobId::from_u128(id)))
+    };
+    let (fresh_rank, fresh_at, fresh_id) = from(fresh);
+    let (retry_rank, retry_at, retry_id) = from(retry);
+    let wait = keys == Some(BusyKeys::Wait);
+    let params: &[Param<'_>] = params![
         claim_params.id,
         fixed_hash(claim_params.id.as_bytes()).cast_signed(),
         claim_params.queue,
@@ -289,16 +355,17 @@ async fn call(
         int(plan.fresh_max),
         int(plan.retries_max),
         PROMOTE_MAX,
+        wait, // only for keys
     ];
-    let rows = if single {
-        session.single(CLAIM, params).await?
-    } else {
-        session.query(CLAIM, params).await?
+    let rows = match (keys, mode) {
+        (Some(_), _) => session.single(CLAIM_KEYED, params).await?,
+        (None, ClaimMode::Single) if plain => session.single(CLAIM, params).await?,
+        _ => session.query(CLAIM, params).await?,
     };
     Answer::read(rows)
 }
 
-fn claim_orders(promoted: &[Row]) -> Vec<Promoted> {
+fn claim_orders(promoted: &[Row]) -> Vec<Claimable> {
     skip_unreadable("promoted", promoted, |found| {
         let order = (found.try_get(2)?, row::time(found, 3)?, row::id(found, 4)?);
         Ok((row::name(found, 0)?, found.try_get(1)?, order))
@@ -311,7 +378,7 @@ pub(crate) async fn due_queues(
     session: &mut Session,
     query: &DueQueues,
     now: Timestamp,
-) -> DriverResult<(Vec<QueueName>, Vec<Promoted>)> {
+) -> DriverResult<(Vec<QueueName>, Vec<Claimable>)> {
     let kinds: Vec<&str> = query.kinds.iter().map(|kind| kind.as_str()).collect();
     let prefix = query.pattern.prefix();
     // Names have no control characters, so this is a bound between the name and the next one.

@@ -184,8 +184,12 @@ fn begin(options: &Options) -> BeginSql {
         lock.as_millis(),
         (statement * 2).as_millis(),
     );
-    let read =
-        format!("begin read only; set local enable_seqscan = off; set local jit = off; {bounds}");
+    // All reads are short. With wrong estimates, the planner would start parallel workers, which
+    // takes longer than the read itself.
+    let read = format!(
+        "begin read only; set local enable_seqscan = off; set local jit = off; \
+         set local max_parallel_workers_per_gather = 0; {bounds}"
+    );
     BeginSql {
         write: format!("{}{bounds}", include_str!("../sql/begin.sql")),
         read_in_order: format!(

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use windlass_core::{Edit, Job, JobId, OnDuplicate, QueueName, State, Timestamp};
 use windlass_store::{EnqueueMode, Enqueued, StoreError};
 
+use crate::concurrency_key;
 use crate::error::{DriverError, DriverResult};
 use crate::param::{params, unsigned};
 use crate::read::find;
@@ -170,9 +171,11 @@ async fn enqueue_with_checks(
     if !missed.is_empty() || stored.len() != new.len() {
         return Err(DriverError::Collision);
     }
-    let replaced = state.replaced.iter().filter_map(|id| state.jobs.get(id));
-    Columns::of(replaced, now).update(session, JobOptions::Keep)?;
-    session.commit().await?;
+    let replaced = || state.replaced.iter().filter_map(|id| state.jobs.get(id));
+    concurrency_key::before_change(session, replaced())?;
+    Columns::of(replaced(), now).update(session, JobOptions::Keep)?;
+    // Rare, so the scan for missed jobs finds the unparked ones.
+    concurrency_key::unpark_and_commit(session, concurrency_key::keys(replaced()), now).await?;
     Ok(answers)
 }
 

@@ -25,6 +25,8 @@ const STEP_MAX: i64 = 10_000;
 const EVERY: Duration = Duration::from_secs(1);
 /// The longest pause between two passes.
 const EVERY_MAX: Duration = Duration::from_secs(60);
+/// Of failures in a row, one of this number gets a log line.
+const LINE_EVERY: u64 = 10;
 
 const STEPS: [&str; 3] = [
     include_str!("../sql/fold_queues.sql"),
@@ -35,14 +37,21 @@ const STEPS: [&str; 3] = [
 /// Adds all changes once a second, as long as the store is open. Waits longer if that takes long,
 /// which happens while another session keeps PostgreSQL from removing deleted rows.
 pub(crate) async fn run(connections: &Connections) {
+    let mut failures: u64 = 0;
     loop {
         #[expect(
             clippy::disallowed_methods,
             reason = "it only measures how long a pass takes"
         )]
         let started = Instant::now();
-        if let Err(error) = fold(connections).await {
-            tracing::warn!(%error, "adding up changed counts failed; retrying in one second");
+        match fold(connections).await {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                if failures.is_multiple_of(LINE_EVERY) {
+                    tracing::warn!(%error, failures, "adding up changed counts failed; retrying in one second");
+                }
+                failures += 1;
+            }
         }
         let rest = started.elapsed() * 20;
         tokio::time::sleep(rest.clamp(EVERY, EVERY_MAX)).await;

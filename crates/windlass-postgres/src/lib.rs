@@ -7,6 +7,7 @@
 mod backfill;
 mod change;
 mod claim;
+mod concurrency_key;
 mod connect;
 mod document;
 mod enqueue;
@@ -84,7 +85,10 @@ impl PostgresStore {
                 match task {
                     Background::SendNotices => wake.send_notices(&connections).await,
                     Background::Listen => wake.listen(&connections).await,
-                    Background::FindMissed => wake.find_missed(&connections).await,
+                    Background::Look => wake.look(&connections).await,
+                    Background::UnparkMissed => {
+                        concurrency_key::unpark_missed(&connections, &wake).await;
+                    }
                     Background::Upkeep => upkeep::run(&connections, &settings).await,
                     Background::Fold => fold::run(&connections).await,
                     Background::Backfill => backfill::run(&connections, &settings, &groups).await,
@@ -94,7 +98,8 @@ impl PostgresStore {
         let background = [
             Background::SendNotices,
             Background::Listen,
-            Background::FindMissed,
+            Background::Look,
+            Background::UnparkMissed,
             Background::Upkeep,
             Background::Fold,
             Background::Backfill,
@@ -134,7 +139,8 @@ impl PostgresStore {
 enum Background {
     SendNotices,
     Listen,
-    FindMissed,
+    Look,
+    UnparkMissed,
     Upkeep,
     Fold,
     Backfill,

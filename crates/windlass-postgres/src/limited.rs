@@ -5,7 +5,7 @@
 //! keys, or a cap on running retries. For all other queues, a claim after every settle would find
 //! nothing.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,18 +16,28 @@ use crate::lock;
 /// The most queues to remember. With more, settles always wake claims.
 const QUEUES_MAX: usize = 10_000;
 
+/// What limited a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Concurrency keys.
+    Keys,
+    /// Limits of the queue, or conditions of the claim itself.
+    Queue,
+}
+
 /// The queues whose last claim was limited.
 #[derive(Debug, Default)]
 pub(crate) struct LimitedQueues {
-    queues: Mutex<BTreeSet<QueueName>>,
+    queues: Mutex<BTreeMap<QueueName, Limit>>,
     /// How many settles there were. A limited claim that ran at the same time as one may have
     /// counted attempts that have ended since.
     settles: AtomicU64,
 }
 
 impl LimitedQueues {
-    pub(crate) fn contains(&self, queue: &QueueName) -> bool {
-        lock(&self.queues).contains(queue)
+    /// What limited the last claim of a queue.
+    pub(crate) fn limit(&self, queue: &QueueName) -> Option<Limit> {
+        lock(&self.queues).get(queue).copied()
     }
 
     /// The number of settles so far, to be passed to [`LimitedQueues::claimed`].
@@ -35,16 +45,18 @@ impl LimitedQueues {
         self.settles.load(Ordering::SeqCst)
     }
 
-    /// Records whether a claim was limited. Returns whether to claim again, because attempts ended
-    /// since the claim started at `settles`.
-    pub(crate) fn claimed(&self, queue: &QueueName, limited: bool, settles: u64) -> bool {
+    /// Records what limited a claim. Returns whether to claim again, because attempts ended since
+    /// the claim started at `settles`.
+    pub(crate) fn claimed(&self, queue: &QueueName, limit: Option<Limit>, settles: u64) -> bool {
         let mut queues = lock(&self.queues);
-        if !limited {
+        let Some(limit) = limit else {
             queues.remove(queue);
             return false;
-        }
-        if queues.len() < QUEUES_MAX && !queues.contains(queue) {
-            queues.insert(queue.clone());
+        };
+        if let Some(known) = queues.get_mut(queue) {
+            *known = limit;
+        } else if queues.len() < QUEUES_MAX {
+            queues.insert(queue.clone(), limit);
         }
         drop(queues);
         self.settles() != settles
@@ -65,11 +77,13 @@ mod tests {
     fn a_settle_wakes_claims_only_while_one_is_limited() {
         let (limited, queue) = (LimitedQueues::default(), QueueName::default());
         assert!(!limited.settled());
-        assert!(!limited.claimed(&queue, true, limited.settles()));
-        assert!(limited.contains(&queue));
+        assert!(!limited.claimed(&queue, Some(Limit::Queue), limited.settles()));
+        assert_eq!(limited.limit(&queue), Some(Limit::Queue));
+        assert!(!limited.claimed(&queue, Some(Limit::Keys), limited.settles()));
+        assert_eq!(limited.limit(&queue), Some(Limit::Keys));
         assert!(limited.settled());
-        assert!(!limited.claimed(&queue, false, limited.settles()));
-        assert!(!limited.contains(&queue));
+        assert!(!limited.claimed(&queue, None, limited.settles()));
+        assert_eq!(limited.limit(&queue), None);
         assert!(!limited.settled());
     }
 
@@ -78,6 +92,6 @@ mod tests {
         let (limited, queue) = (LimitedQueues::default(), QueueName::default());
         let started = limited.settles();
         assert!(!limited.settled(), "the claim is not known yet");
-        assert!(limited.claimed(&queue, true, started));
+        assert!(limited.claimed(&queue, Some(Limit::Keys), started));
     }
 }

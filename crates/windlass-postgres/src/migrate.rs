@@ -18,7 +18,7 @@ pub struct Migration {
 }
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 3] = [
+pub const MIGRATIONS: [Migration; 4] = [
     Migration {
         number: 1,
         name: "jobs",
@@ -33,6 +33,11 @@ pub const MIGRATIONS: [Migration; 3] = [
         number: 3,
         name: "functions",
         sql: include_str!("../migrations/0003_functions.sql"),
+    },
+    Migration {
+        number: 4,
+        name: "concurrency keys",
+        sql: include_str!("../migrations/0004_concurrency_keys.sql"),
     },
 ];
 

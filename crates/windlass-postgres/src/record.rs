@@ -13,20 +13,9 @@ use crate::unreadable::skip_unreadable;
 
 /// The advisory lock of an append. It makes records visible in the order of their cursors, so that
 /// a reader that continues after a cursor misses none.
-const RECORDS_LOCK: i64 = 0x7265_636F_7264;
+pub(crate) const RECORDS_LOCK: i64 = 0x7265_636F_7264;
 
 pub(crate) async fn append(
-    session: &mut Session,
-    topic: &str,
-    values: &[Value],
-    now: Timestamp,
-) -> DriverResult<()> {
-    append_within(session, topic, values, now).await?;
-    session.commit().await
-}
-
-/// Appends records within a transaction. The caller commits.
-pub(crate) async fn append_within(
     session: &mut Session,
     topic: &str,
     values: &[Value],
@@ -38,7 +27,7 @@ pub(crate) async fn append_within(
     let sql = "insert into windlass.records (topic, at, value)
          select $1, $2, value from unnest($3::text[]) with ordinality as new (value, position) order by position";
     session.query(sql, params![topic, Time(now), texts]).await?;
-    Ok(())
+    session.commit().await
 }
 
 pub(crate) async fn records(

@@ -1,28 +1,39 @@
 //! Schedules and their occurrences.
 
-use std::collections::BTreeSet;
+mod fire;
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use tokio_postgres::Row;
 use uuid::Uuid;
+use windlass_core::schedule::NewSchedule;
 use windlass_core::{Job, JobId, ScheduleId, Timestamp};
 use windlass_store::{
-    Expected, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, ScheduleRow, Schedules,
-    UnreadableSchedule, Written,
+    Expected, Fire, FiredOccurrence, Schedule, ScheduleRef, ScheduleRow, Schedules,
+    UNFINISHED_SCAN_MAX, UnreadableSchedule, Written,
 };
 
 use crate::error::{DriverError, DriverResult};
 use crate::param::{Time, bigint, params, unsigned};
-use crate::record::append_within;
-use crate::row;
+use crate::read;
+use crate::row::{self, ACTIVE_COLUMNS};
 use crate::session::Session;
-use crate::unique_key;
+use crate::settings::Settings;
 use crate::unreadable::skip_unreadable;
-use crate::write::{Columns, InsertMode};
+
+pub(crate) use fire::fire;
 
 const COLUMNS: &str = "id, version, definition, created_at, last_at, next_at, name";
 
 fn uuid(id: ScheduleId) -> Uuid {
     Uuid::from_u128(id.as_u128())
+}
+
+fn definition_json(definition: &NewSchedule) -> DriverResult<String> {
+    serde_json::to_string(definition).map_err(|error| {
+        DriverError::damaged(format!("the schedule cannot be written as JSON: {error}"))
+    })
 }
 
 pub(crate) async fn put(
@@ -48,9 +59,7 @@ pub(crate) async fn put(
         return Ok(Written::Conflict(found));
     }
     let next = found.unwrap_or(0) + 1;
-    let definition = serde_json::to_string(&schedule.definition).map_err(|error| {
-        DriverError::damaged(format!("the schedule cannot be written as JSON: {error}"))
-    })?;
+    let definition = definition_json(&schedule.definition)?;
     let sql = "insert into windlass.schedules (id, name, version, definition, created_at, last_at, next_at)
          values ($1, $2, $3, $4, $5, $6, $7)
          on conflict do nothing returning id";
@@ -193,78 +202,34 @@ pub(crate) async fn remove(
     Ok(Written::Version(version))
 }
 
-/// Fires occurrences. Returns the jobs that were created.
-pub(crate) async fn fire(
+/// Returns the waiting and running jobs among the newest occurrences of each schedule.
+pub(crate) async fn unfinished_occurrences(
     session: &mut Session,
-    fire: &Fire,
-    now: Timestamp,
-) -> DriverResult<(Fired, Vec<Job>)> {
-    let definition = fire.definition.as_ref().map(serde_json::to_string);
-    let definition = definition.transpose().map_err(|error| {
-        DriverError::damaged(format!("the schedule cannot be written as JSON: {error}"))
-    })?;
-    let sql = "update windlass.schedules
-         set version = version + 1, last_at = $3, next_at = $4, definition = coalesce($5, definition)
-         where id = $1 and version = $2 returning id";
-    let moved = session
-        .query(
-            sql,
-            params![
-                uuid(fire.schedule),
-                bigint(fire.version),
-                fire.last_at.map(Time),
-                fire.next_at.map(Time),
-                definition,
-            ],
-        )
-        .await?;
-    if moved.is_empty() {
-        session.roll_back().await?;
-        return Ok((Fired::Stale, Vec::new()));
+    settings: &Settings,
+    schedules: &[ScheduleId],
+) -> DriverResult<Vec<Vec<Job>>> {
+    let ids: Vec<Uuid> = schedules.iter().map(|schedule| uuid(*schedule)).collect();
+    let sql =
+        include_str!("../sql/unfinished_occurrences.sql").replace("/* columns */", ACTIVE_COLUMNS);
+    let params = params![ids, bigint(UNFINISHED_SCAN_MAX as u64)];
+    let rows = session.read(&sql, params).await?;
+    let (jobs, _) = read::active(session, settings, &rows).await?;
+    let mut unfinished: HashMap<ScheduleId, Vec<Job>> = HashMap::new();
+    for job in jobs {
+        if let Some(occurrence) = job.occurrence {
+            unfinished
+                .entry(occurrence.schedule_id)
+                .or_default()
+                .push(job);
+        }
     }
-    record_skipped(session, fire, now).await?;
-    let new = new_occurrences(session, &fire.jobs).await?;
-    let queue_keys = new
-        .iter()
-        .filter_map(|job| unique_key::queue_key(job, &job.queue));
-    let mut held: BTreeSet<unique_key::QueueKey> =
-        unique_key::holders(session, &queue_keys.collect(), now)
-            .await?
-            .into_keys()
-            .collect();
-    let free = |job: &&Job| {
-        unique_key::queue_key(job, &job.queue).is_none_or(|queue_key| held.insert(queue_key))
+    let scheduled_for = |job: &Job| job.occurrence.map(|occurrence| occurrence.scheduled_for);
+    let newest_first = |schedule| {
+        let mut jobs = unfinished.remove(schedule).unwrap_or_default();
+        jobs.sort_by_key(|job| Reverse(scheduled_for(job)));
+        jobs
     };
-    let created: Vec<&Job> = new.into_iter().filter(free).collect();
-    set_jobs_of_occurrences(session, &created).await?;
-    let missed = unique_key::acquire(session, &created, now).await?;
-    let columns = Columns::of(created.iter().copied(), now);
-    let stored = if columns.is_empty() {
-        Vec::new()
-    } else {
-        let sql = include_str!("../sql/insert_absent_jobs.sql");
-        columns
-            .insert(session, sql, InsertMode::WithinTransaction)
-            .await?
-    };
-    if !missed.is_empty() || stored.len() != created.len() {
-        return Err(DriverError::Collision);
-    }
-    session.commit().await?;
-    let jobs = created.iter().map(|job| job.id).collect();
-    Ok((Fired::Done { jobs }, created.into_iter().cloned().collect()))
-}
-
-async fn record_skipped(session: &mut Session, fire: &Fire, now: Timestamp) -> DriverResult<()> {
-    let topic = Fire::skipped_topic(fire.schedule);
-    if let Some(cursor) = fire.lengthened {
-        let sql = "delete from windlass.records where topic = $1 and cursor = $2";
-        session.query(sql, params![topic, bigint(cursor)]).await?;
-    }
-    if !fire.skipped.is_empty() {
-        append_within(session, &topic, &fire.skipped_records(), now).await?;
-    }
-    Ok(())
+    Ok(schedules.iter().map(newest_first).collect())
 }
 
 /// Deletes the occurrences of purged jobs.
@@ -284,43 +249,4 @@ pub(crate) async fn remove_occurrences(
          where fired.schedule = removed.schedule and fired.at = removed.at";
     session.query(sql, params![schedules, instants]).await?;
     Ok(())
-}
-
-/// Writes the ids of the created jobs to their occurrences.
-async fn set_jobs_of_occurrences(session: &mut Session, created: &[&Job]) -> DriverResult<()> {
-    let (mut schedules, mut instants, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
-    for job in created {
-        if let Some(occurrence) = job.occurrence {
-            schedules.push(uuid(occurrence.schedule_id));
-            instants.push(Time(occurrence.scheduled_for));
-            jobs.push(Uuid::from_u128(job.id.as_u128()));
-        }
-    }
-    let sql = "update windlass.occurrences as fired set job = created.job
-         from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as created (schedule, at, job)
-         where fired.schedule = created.schedule and fired.at = created.at";
-    session
-        .query(sql, params![schedules, instants, jobs])
-        .await?;
-    Ok(())
-}
-
-/// Returns the jobs whose occurrence no node has fired before.
-async fn new_occurrences<'a>(session: &mut Session, jobs: &'a [Job]) -> DriverResult<Vec<&'a Job>> {
-    let occurrence_of = |job: &Job| {
-        job.occurrence
-            .map(|occurrence| (uuid(occurrence.schedule_id), occurrence.scheduled_for))
-    };
-    let remaining: BTreeSet<(Uuid, Timestamp)> = jobs.iter().filter_map(occurrence_of).collect();
-    let schedules: Vec<Uuid> = remaining.iter().map(|(schedule, _)| *schedule).collect();
-    let instants: Vec<Time> = remaining.iter().map(|(_, at)| Time(*at)).collect();
-    let sql = "insert into windlass.occurrences (schedule, at)
-         select * from unnest($1::uuid[], $2::timestamptz[]) on conflict do nothing returning schedule, at";
-    let rows = session.query(sql, params![schedules, instants]).await?;
-    let mut fresh = BTreeSet::new();
-    for found in &rows {
-        fresh.insert((found.try_get(0)?, row::time(found, 1)?));
-    }
-    let is_new = |job: &&Job| occurrence_of(job).is_none_or(|occurrence| fresh.remove(&occurrence));
-    Ok(jobs.iter().filter(is_new).collect())
 }

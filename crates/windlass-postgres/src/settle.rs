@@ -15,6 +15,8 @@ use windlass_store::{Attempt, AttemptId, AttemptReport, Expired, Renewed, Settle
 
 use success::Successes;
 
+use crate::claim::Claimable;
+use crate::concurrency_key;
 use crate::error::{DriverError, DriverResult};
 use crate::failure_group::{Entry, Groups};
 use crate::param::{Time, bigint, int, params};
@@ -66,14 +68,15 @@ fn attempt_id(found: &Row) -> DriverResult<AttemptId> {
 }
 
 /// Ends attempts. Successes are one statement. For other outcomes, and for jobs that operators
-/// changed, the rows are locked and `core` decides. Also returns the jobs that wait again.
+/// changed, the rows are locked and `core` decides. Also returns the jobs that wait again, or whose
+/// concurrency key became free.
 pub(crate) async fn settle_all(
     session: &mut Session,
     settings: &Settings,
     groups: &Groups,
     reports: &[AttemptReport],
     now: Timestamp,
-) -> DriverResult<(Vec<Settled>, Vec<Job>)> {
+) -> DriverResult<(Vec<Settled>, Vec<Claimable>)> {
     let mut answers: Vec<Option<Settled>> = vec![None; reports.len()];
     // Only the first report of an attempt can end it.
     let mut seen = HashSet::with_capacity(reports.len());
@@ -107,7 +110,10 @@ pub(crate) async fn settle_all(
         let Some(report) = reports.get(position) else {
             continue;
         };
-        match (done.get(&report.attempt_id), answers.get_mut(position)) {
+        match (
+            done.settlements.get(&report.attempt_id),
+            answers.get_mut(position),
+        ) {
             (Some(settlement), Some(answer)) => *answer = Some(Settled::Done(settlement.clone())),
             _ => undone.push(position),
         }
@@ -120,10 +126,8 @@ pub(crate) async fn settle_all(
             .end_running(session, settings, (reports, &undone), &rows, now)
             .await?;
     }
-    let changes = ended.write(session, groups, now).await?;
-    session.commit().await?;
-    groups.remember(changes.failed(), now);
-    let waiting = ended.waiting();
+    let mut claimable = done.unparked;
+    claimable.extend(ended.write_and_commit(session, groups, now).await?);
     for (position, ended) in ended.positions.into_iter().zip(ended.jobs) {
         if let (Some(answer), Some((settlement, _))) = (answers.get_mut(position), ended.attempt) {
             *answer = Some(Settled::Done(settlement));
@@ -146,7 +150,7 @@ pub(crate) async fn settle_all(
             }
         })
     });
-    Ok((answers.collect(), waiting))
+    Ok((answers.collect(), claimable))
 }
 
 /// Locks running jobs.  $1 ids
@@ -241,20 +245,17 @@ impl EndedJobs {
         Ok(())
     }
 
-    /// The jobs that wait again.
-    fn waiting(&self) -> Vec<Job> {
-        let jobs = self.jobs.iter().map(|ended| &ended.job);
-        let waiting = jobs.filter(|job| !job.state().is_final());
-        waiting.cloned().collect()
-    }
-
-    /// Writes all jobs. Returns how failure groups changed.
-    async fn write(
+    /// Writes all jobs and commits. Returns the jobs that wait again, or whose concurrency key became
+    /// free.
+    async fn write_and_commit(
         &mut self,
         session: &mut Session,
         groups: &Groups,
         now: Timestamp,
-    ) -> DriverResult<TallyChanges> {
+    ) -> DriverResult<Vec<Claimable>> {
+        let before = || self.jobs.iter().map(|ended| &ended.before);
+        let expired = before().filter(|job| job.state() == State::Waiting);
+        concurrency_key::before_change(session, expired)?;
         let changes = self.enter_groups(session, groups, now).await?;
         let active = self.jobs.iter().map(|ended| &ended.job);
         let active = active.filter(|job| !job.state().is_final());
@@ -273,7 +274,13 @@ impl EndedJobs {
         let attempts: Vec<(JobId, Attempt)> = attempts.collect();
         write::insert_attempts(session, &attempts)?;
         changes.write(session)?;
-        Ok(changes)
+        let keys = concurrency_key::keys(self.jobs.iter().map(|ended| &ended.before));
+        let mut claimable = concurrency_key::unpark_and_commit(session, keys, now).await?;
+        groups.remember(changes.failed(), now);
+        let jobs = self.jobs.iter().map(|ended| &ended.job);
+        let waiting = jobs.filter(|job| !job.state().is_final());
+        claimable.extend(waiting.map(write::claimable));
+        Ok(claimable)
     }
 
     /// Puts jobs that failed into their failure groups.
@@ -407,7 +414,7 @@ pub(crate) async fn to_sweep(
 }
 
 /// Ends attempts whose lease has expired, and expires overdue jobs. Also returns the jobs that wait
-/// again.
+/// again, or whose concurrency key became free.
 pub(crate) async fn sweep(
     session: &mut Session,
     settings: &Settings,
@@ -416,7 +423,7 @@ pub(crate) async fn sweep(
     limit: usize,
     now: Timestamp,
     random: u64,
-) -> DriverResult<(Swept, Vec<Job>)> {
+) -> DriverResult<(Swept, Vec<Claimable>)> {
     let mut random = Random::new(random);
     let mut ended = EndedJobs::default();
     let (except, only) = match part {
@@ -459,10 +466,7 @@ pub(crate) async fn sweep(
     for job in jobs {
         ended.expire(job, now)?;
     }
-    let changes = ended.write(session, groups, now).await?;
-    session.commit().await?;
-    groups.remember(changes.failed(), now);
-    let waiting = ended.waiting();
+    let claimable = ended.write_and_commit(session, groups, now).await?;
     let mut swept = Swept::default();
     for ended in ended.jobs {
         let (job, attempt) = (ended.job.id, ended.job.attempt);
@@ -474,5 +478,5 @@ pub(crate) async fn sweep(
             }),
         }
     }
-    Ok((swept, waiting))
+    Ok((swept, claimable))
 }

@@ -19,7 +19,7 @@ use windlass_store::{
 };
 
 use crate::change::{self, Order};
-use crate::claim::{self, ClaimMode, ClaimOutcome, ClaimParams};
+use crate::claim::{self, BusyKeys, ClaimMode, ClaimOutcome, ClaimParams};
 use crate::connect::ConnectionClass::{self, Other, Vital};
 use crate::error::{DriverError, DriverResult};
 use crate::session::Session;
@@ -70,10 +70,13 @@ impl PostgresStore {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let claim_params = &ClaimParams::new(claim, 0, now);
-        self.run(Other, |mut session| async move {
-            unreadable::give_back(&mut session, jobs, claim_params).await
-        })
-        .await
+        let unparked = self
+            .run(Other, |mut session| async move {
+                unreadable::give_back(&mut session, jobs, claim_params).await
+            })
+            .await?;
+        self.wake.notify_orders(unparked);
+        Ok(())
     }
 }
 
@@ -87,13 +90,13 @@ impl SweepSteps for PostgresStore {
         random: u64,
     ) -> Result<Swept, StoreError> {
         let (settings, groups, part) = (&self.settings, &self.groups, &part);
-        let (swept, waiting) = self
+        let (swept, claimable) = self
             .run(Vital, |mut session| async move {
                 settle::sweep(&mut session, settings, groups, part, limit, now, random).await
             })
             .await?;
         self.wake.settled();
-        self.wake.notify_jobs(&waiting);
+        self.wake.notify_orders(claimable);
         Ok(swept)
     }
 
@@ -136,17 +139,14 @@ impl Store for PostgresStore {
 
     async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
         let wake = &self.wake;
-        let mut mode = if wake.limited.contains(&claim.queue) {
-            ClaimMode::Limited
-        } else {
-            ClaimMode::Single
-        };
+        let mut mode = ClaimMode::after(wake.limited.limit(&claim.queue));
         for _ in 0..CLAIM_ROUNDS {
             let settles = wake.limited.settles();
             let unreadable_jobs = &match self.claim_once(claim, mode, now).await? {
                 ClaimOutcome::Done(done) => {
                     wake.notify_orders(done.promoted);
-                    if wake.limited.claimed(&claim.queue, done.limited, settles) {
+                    let may_have_more = wake.limited.claimed(&claim.queue, done.limit, settles);
+                    if may_have_more || done.left_some {
                         wake.wake_local();
                     }
                     let mut claimed = done.claimed;
@@ -162,8 +162,9 @@ impl Store for PostgresStore {
                     }
                     continue;
                 }
-                ClaimOutcome::Limited => {
-                    mode = ClaimMode::Limited;
+                ClaimOutcome::Repeat(next, promoted) => {
+                    wake.notify_orders(promoted);
+                    mode = next;
                     continue;
                 }
                 ClaimOutcome::Unreadable(unreadable) => unreadable,
@@ -174,7 +175,9 @@ impl Store for PostgresStore {
             })
             .await?;
         }
-        wake.wake_local(); // readable jobs may follow: claim again
+        if mode != ClaimMode::Keyed(BusyKeys::Wait) {
+            wake.wake_local(); // readable jobs may follow: claim again
+        }
         Ok(Claimed::default())
     }
 
@@ -223,13 +226,13 @@ impl Store for PostgresStore {
         let step = |reports: Arc<Vec<AttemptReport>>| async move {
             let (settings, groups) = (&self.settings, &self.groups);
             let reports = reports.as_slice();
-            let (answers, waiting) = self
+            let (answers, claimable) = self
                 .run(Vital, |mut session| async move {
                     settle::settle_all(&mut session, settings, groups, reports, now).await
                 })
                 .await?;
             self.wake.settled();
-            self.wake.notify_jobs(&waiting);
+            self.wake.notify_orders(claimable);
             Ok(answers)
         };
         split_on_refusal(reports, step, |reason| Settled::Refused { reason }).await
@@ -248,12 +251,12 @@ impl Store for PostgresStore {
     ) -> Result<Vec<Changed>, StoreError> {
         let (settings, groups) = (&self.settings, &self.groups);
         let order = Order { change, step };
-        let (answers, waiting) = self
+        let (answers, claimable) = self
             .run(Other, |mut session| async move {
                 change::change(&mut session, settings, groups, jobs, order, now).await
             })
             .await?;
-        self.wake.notify_jobs(&waiting);
+        self.wake.notify_orders(claimable);
         Ok(answers)
     }
 
@@ -393,17 +396,29 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-        let fire = &fire;
-        let (fired, new) = self
-            .run(Other, |mut session| async move {
-                schedule::fire(&mut session, fire, now).await
-            })
-            .await?;
-        if !new.is_empty() {
+    async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError> {
+        let step = |fires: Arc<Vec<Fire>>| async move {
+            let fires = fires.as_slice();
+            let (fired, new) = self
+                .run(Other, |mut session| async move {
+                    schedule::fire(&mut session, fires, now).await
+                })
+                .await?;
             self.wake.notify_jobs(&new);
-        }
-        Ok(fired)
+            Ok(fired)
+        };
+        split_on_refusal(fires, step, |reason| Fired::Refused { reason }).await
+    }
+
+    async fn unfinished_occurrences(
+        &self,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Vec<Job>>, StoreError> {
+        let settings = &self.settings;
+        self.run(Other, |mut session| async move {
+            schedule::unfinished_occurrences(&mut session, settings, schedules).await
+        })
+        .await
     }
 
     async fn remove_schedule(

@@ -13,9 +13,10 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_core::JobId;
 
-use crate::claim::ClaimParams;
+use crate::claim::{ClaimParams, Claimable};
+use crate::concurrency_key;
 use crate::error::{DriverError, DriverResult};
-use crate::param::params;
+use crate::param::{Time, params};
 use crate::read;
 use crate::row::{self, ACTIVE_COLUMNS, uuid};
 use crate::session::Session;
@@ -59,9 +60,9 @@ pub(crate) fn split_unreadable<T>(
 }
 
 /// Reads rows, and skips those that cannot be read.
-pub(crate) fn skip_unreadable<T>(
+pub(crate) fn skip_unreadable<'a, T>(
     what: &'static str,
-    rows: &[Row],
+    rows: impl IntoIterator<Item = &'a Row>,
     read: impl Fn(&Row) -> DriverResult<T>,
 ) -> Vec<T> {
     let read_or_skip = |row: &Row| {
@@ -71,7 +72,7 @@ pub(crate) fn skip_unreadable<T>(
         }
         read.ok()
     };
-    rows.iter().filter_map(read_or_skip).collect()
+    rows.into_iter().filter_map(read_or_skip).collect()
 }
 
 /// Parks active jobs. The caller commits.
@@ -86,12 +87,13 @@ pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> DriverRe
     Ok(())
 }
 
-/// Takes back the leases of jobs that a claim has just taken, and parks the jobs.
+/// Takes back the leases of jobs that a claim has just taken, and parks the jobs. Returns jobs whose
+/// concurrency key became free.
 pub(crate) async fn give_back(
     session: &mut Session,
     jobs: &[Unreadable],
     claim_params: &ClaimParams<'_>,
-) -> DriverResult<()> {
+) -> DriverResult<Vec<Claimable>> {
     let (ids, reasons) = report(jobs);
     let forget = params![claim_params.id, ids];
     session
@@ -100,10 +102,15 @@ pub(crate) async fn give_back(
     let empty = "delete from windlass.claims where id = $1 and jobs = '{}'";
     session.query(empty, params![claim_params.id]).await?;
     let give_back = params![ids, reasons, claim_params.lease, claim_params.worker];
-    session
-        .query_and_commit(include_str!("../sql/give_back.sql"), give_back)
+    session.queue(include_str!("../sql/give_back.sql"), give_back)?;
+    // The claim may have parked jobs because of these.
+    let unpark = "select * from windlass.unpark_v1(array(
+             select distinct concurrency_key from windlass.jobs where id = any ($1) and concurrency_key is not null
+         ), $2)";
+    let rows = session
+        .query_and_commit(unpark, params![ids, Time(claim_params.now)])
         .await?;
-    Ok(())
+    Ok(concurrency_key::unparked(&rows, 0))
 }
 
 /// Logs unreadable jobs. Returns their ids in order, and why they cannot be read.

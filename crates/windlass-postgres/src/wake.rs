@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio_postgres::{AsyncMessage, Row};
 use windlass_core::{Job, JobId, QueueName, Timestamp};
+use windlass_store::{Kinds, StoreError};
 
 use crate::connect::{ConnectionClass, Connections};
 use crate::error::DriverResult;
@@ -28,7 +29,7 @@ use crate::limited::LimitedQueues;
 use crate::lock;
 use crate::param::{Time, params};
 use crate::row;
-use crate::watermark::{ClaimOrder, Watermarks};
+use crate::watermark::{ClaimLane, ClaimOrder, FRONT, Watermarks};
 use crate::write;
 
 const CHANNEL: &str = "windlass";
@@ -108,10 +109,7 @@ impl Wake {
 
     /// Announces waiting jobs, to this node at once and to the others within milliseconds.
     pub(crate) fn notify_jobs<'a>(&self, jobs: impl IntoIterator<Item = &'a Job>) {
-        self.notify_orders(jobs.into_iter().map(|job| {
-            let order = (write::rank(job), job.run_at, job.id);
-            (job.queue.clone(), write::lane(job), order)
-        }));
+        self.notify_orders(jobs.into_iter().map(write::claimable));
     }
 
     /// Like [`Wake::notify_jobs`], for positions in the claim order.
@@ -158,58 +156,48 @@ impl Wake {
         }
     }
 
-    /// Looks for jobs before the watermarks whose notice was lost, as long as the store is open.
+    /// Looks for jobs before the watermarks whose notice was lost, and moves watermarks past jobs of
+    /// other kinds, as long as the store is open.
     ///
-    /// This scan steps over all dead index entries that a foreign snapshot keeps, which is just
-    /// what claims must not do. So it runs outside of claims, and pauses ten times as long as it
-    /// took.
-    pub(crate) async fn find_missed(&self, connections: &Connections) {
+    /// These scans step over all dead index entries that a foreign snapshot keeps and over jobs of
+    /// other kinds, which is just what claims must not do. So they run outside of claims, with
+    /// pauses ten times as long as they took.
+    pub(crate) async fn look(&self, connections: &Connections) {
         let mut pause = POLL_INTERVAL;
         loop {
             tokio::time::sleep(pause).await;
             let started = tokio::time::Instant::now();
-            for ((queue, lane, kinds), (rank, at, id)) in self.marks.raised() {
-                let (kinds, includes) = kinds.parts();
-                let kinds: &Vec<&str> = &kinds.iter().map(|kind| kind.as_str()).collect();
-                let queue = &queue;
-                let found = connections
-                    .run(ConnectionClass::Other, |mut session| async move {
-                        let sql = include_str!("../sql/find_missed.sql");
-                        let params = params![
-                            queue.as_str(),
-                            lane,
-                            rank,
-                            Time(at),
-                            row::uuid(id),
-                            *kinds,
-                            includes
-                        ];
-                        let rows = session.query(sql, params).await?;
-                        session.commit().await?;
-                        let found = rows.first();
-                        let order = |found: &Row| {
-                            DriverResult::Ok((
-                                found.try_get(0)?,
-                                row::time(found, 1)?,
-                                row::id(found, 2)?,
-                            ))
-                        };
-                        found.map(order).transpose()
-                    })
-                    .await;
-                match found {
-                    Ok(Some(order)) => {
-                        self.marks.lower(queue, lane, order);
-                        self.wake_local();
-                    }
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::debug!(%error, queue = %queue, "scan for missed jobs failed; retrying")
-                    }
+            for (lane, order, version) in self.marks.all() {
+                if let Err(error) = self.look_at(connections, &lane, order, version).await {
+                    tracing::debug!(%error, queue = %lane.0, "scan for missed jobs failed; retrying");
                 }
             }
             pause = POLL_INTERVAL.max(started.elapsed() * 10);
         }
+    }
+
+    async fn look_at(
+        &self,
+        connections: &Connections,
+        lane: &ClaimLane,
+        order: ClaimOrder,
+        version: u64,
+    ) -> Result<(), StoreError> {
+        let find_missed = include_str!("../sql/find_missed.sql");
+        if order > FRONT
+            && let Some(missed) = first(connections, find_missed, lane, order).await?
+        {
+            self.marks.lower(&lane.0, lane.1, missed);
+            self.wake_local();
+            return Ok(());
+        }
+        let pass_over = include_str!("../sql/pass_over.sql");
+        if lane.2 != Kinds::ALL
+            && let Some(next) = first(connections, pass_over, lane, order).await?
+        {
+            self.marks.advance(lane, version, next);
+        }
+        Ok(())
     }
 
     fn notice(&self, pending: BTreeMap<(QueueName, i16), ClaimOrder>) -> String {
@@ -298,4 +286,27 @@ impl Wake {
             }
         }
     }
+}
+
+/// Returns the first job that a statement finds, given a lane and its watermark.
+async fn first(
+    connections: &Connections,
+    sql: &str,
+    (queue, lane, kinds): &ClaimLane,
+    (rank, at, id): ClaimOrder,
+) -> Result<Option<ClaimOrder>, StoreError> {
+    let (kinds, includes) = kinds.parts();
+    let kinds: &Vec<&str> = &kinds.iter().map(|kind| kind.as_str()).collect();
+    connections
+        .run(ConnectionClass::Other, |mut session| async move {
+            let (queue, at, id) = (queue.as_str(), Time(at), row::uuid(id));
+            let params = params![queue, *lane, rank, at, id, *kinds, includes];
+            let rows = session.query(sql, params).await?;
+            session.commit().await?;
+            let order = |found: &Row| {
+                DriverResult::Ok((found.try_get(0)?, row::time(found, 1)?, row::id(found, 2)?))
+            };
+            rows.first().map(order).transpose()
+        })
+        .await
 }

@@ -13,8 +13,11 @@
 //! 1. A node that adds a job lowers its own watermarks at once (`Wake::notify_jobs`).
 //! 2. It sends a notice to the other nodes, which lower theirs (`Wake::receive`).
 //! 3. Notices are only hints and can get lost. So a background task scans the part before each
-//!    watermark about once a second (`Wake::find_missed`). A lost notice delays a job by about a
-//!    second, but never loses it.
+//!    watermark about once a second (`Wake::look`). A lost notice delays a job by about a second,
+//!    but never loses it.
+//!
+//! A worker that knows only some kinds would step over the jobs of all other kinds after its last
+//! job in every claim. The same background task moves its watermark to its next job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -95,12 +98,12 @@ impl Watermarks {
         }
     }
 
-    /// Returns the lanes whose mark is not at the front, with their marks.
-    pub(crate) fn raised(&self) -> Vec<(ClaimLane, ClaimOrder)> {
+    /// Returns all lanes with their marks and the versions to pass to [`Watermarks::advance`].
+    pub(crate) fn all(&self) -> Vec<(ClaimLane, ClaimOrder, u64)> {
         let lanes = self.lanes();
-        let marked = lanes.iter().filter(|(_, mark)| mark.order > FRONT);
+        let marked = lanes.iter();
         marked
-            .map(|(lane, mark)| (lane.clone(), mark.order))
+            .map(|(lane, mark)| (lane.clone(), mark.order, mark.version))
             .collect()
     }
 
@@ -145,7 +148,9 @@ mod tests {
         assert_eq!(marks.begin(&lane()).0, order(40));
         marks.lower(&QueueName::default(), 0, order(45));
         assert_eq!(marks.begin(&lane()).0, order(40));
-        assert_eq!(marks.raised(), [(lane(), order(40))]);
+        let marked = marks.all();
+        assert_eq!(marked.len(), 1);
+        assert_eq!((&marked[0].0, marked[0].1), (&lane(), order(40)));
     }
 
     #[test]

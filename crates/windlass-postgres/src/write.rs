@@ -4,6 +4,7 @@ use windlass_core::{Job, Lane, Timestamp};
 use windlass_store::Attempt;
 use windlass_store::stored::{LastAttempt, interventions_json, optional_fields_json, result_of};
 
+use crate::claim::Claimable;
 use crate::error::DriverResult;
 use crate::param::{Time, int, params};
 use crate::read::JOBS;
@@ -19,6 +20,12 @@ pub(crate) fn lane(job: &Job) -> i16 {
 
 pub(crate) fn rank(job: &Job) -> i32 {
     -i32::from(job.priority)
+}
+
+/// The queue, lane and claim order of a waiting job.
+pub(crate) fn claimable(job: &Job) -> Claimable {
+    let order = (rank(job), job.run_at, job.id);
+    (job.queue.clone(), lane(job), order)
 }
 
 /// Whether the job goes into the index of due jobs.

@@ -11,9 +11,13 @@ mod keys;
 mod leases;
 mod ledger;
 mod limits;
+mod observed;
 mod order;
 mod outcome;
+mod restarts;
 mod schedules;
+mod share;
+mod tallies;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,6 +26,7 @@ use windlass_core::JobId;
 
 use crate::history::{Entry, Event, History};
 use ledger::Ledger;
+pub use observed::check_observed;
 
 /// The most events that a violation shows.
 const EVENTS_SHOWN: usize = 40;
@@ -59,20 +64,22 @@ invariants! {
     I5: "A job has at most one live lease, its attempt numbers grow by one, and no lease ends before its time. A worker never runs two handlers of one job at once.";
     I6: "Every stored job is finished after the drain.";
     I6b: "An at-most-once job starts at most once, plus once for each revival by an operator.";
-    I7: "No attempt starts after the limit of failures or of losses, or before its backoff has passed.";
+    I7: "No attempt starts after the limit of failures, or before its backoff has passed.";
     I8: "The store accepts renewals and reports only from the current attempt.";
     I9: "A refused operation changes nothing: the final jobs are those that the accepted steps lead to.";
     I10: "Every attempt has exactly one end, with the outcome that was reported.";
     I11: "A handler gets exactly the payload that was enqueued.";
     I12: "Every attempt of a lost worker is accounted for.";
-    I13: "A claim gets at most its limit of jobs: due, not expired, of its queue and kinds, not paused. It reads the clock when it is sent.";
+    I13: "A claim gets at most its limit of jobs: due, not expired, of its queue and kinds, not paused. It reads the clock when it is sent, and a worker that stops sends none.";
     I14: "Concurrency limits, concurrency keys and rates are never exceeded.";
     I15: "Every occurrence of a schedule is fired exactly once or recorded as skipped.";
     I16: "A schedule catches up at most `catch_up_max` occurrences at once.";
     I17: "Only the current version of a schedule fires.";
-    I18: "Within a lane of a queue, no job starts before a ready job that is more urgent.";
+    I18: "Within a lane of a queue, no job starts before a ready job that is more urgent. While fresh jobs wait, retries get their share and no more.";
+    I19: "Counts, failure groups and the tallies of actions are equal to a recount.";
     I23: "Every succeeded job had its effect in the attempt that succeeded.";
     I24: "A restart of the store changes nothing but leases.";
+    I25: "No task of the engine panics.";
 }
 
 impl fmt::Display for Invariant {
@@ -121,21 +128,24 @@ type Rule = fn(&Ledger, &Entry, &mut Findings);
 /// A rule about the whole history.
 type LastRule = fn(&Ledger, &History, &mut Findings);
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 11] = [
     leases::check,
     outcome::check,
     attempts::check,
     keys::check,
     limits::check,
     order::check,
+    share::check,
+    restarts::check,
     schedules::check,
     delivery::check,
     effects::check,
 ];
 
-const LAST_RULES: [LastRule; 4] = [
+const LAST_RULES: [LastRule; 5] = [
     delivery::check_last,
     outcome::check_last,
+    tallies::check_last,
     schedules::check_last,
     effects::check_last,
 ];
@@ -228,10 +238,13 @@ impl Event {
             }
             Event::Changed { job: changed, .. } => *changed == job,
             Event::Fired(fire) => fire.jobs.iter().any(|facts| facts.id == job),
+            Event::Restarted { lost, .. } => lost.iter().any(|(attempt, _)| attempt.job == job),
             Event::Answered { .. }
             | Event::LimitsSet { .. }
             | Event::SchedulePut(_)
             | Event::Killed
+            | Event::Booted
+            | Event::Stopping
             | Event::Note(..) => false,
         }
     }
@@ -248,6 +261,7 @@ impl Event {
                 lost.retain(|(attempt, _)| attempt.job == job);
                 expired.retain(|id| *id == job);
             }
+            Event::Restarted { lost, .. } => lost.retain(|(attempt, _)| attempt.job == job),
             Event::Fired(fire) => fire.jobs.retain(|facts| facts.id == job),
             _ => {}
         }

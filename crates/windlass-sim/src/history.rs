@@ -3,14 +3,15 @@
 //!
 //! Every event is small and hashable, so that two runs of one seed can be compared by a digest.
 
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use windlass_core::{
-    Delivery, Job, JobId, Key, Kind, Lane, OnDuplicate, Outcome, QueueName, ScheduleId, State,
-    Timestamp,
+    ActionId, ActionTally, Delivery, GroupKey, Job, JobId, Key, Kind, Lane, OnDuplicate, Outcome,
+    QueueName, ScheduleId, State, Timestamp,
 };
-use windlass_store::{Attempt, AttemptId, Schedule};
+use windlass_store::{Attempt, AttemptId, Counts, Schedule};
 
 /// A history: events in the order in which they happened, and the final read of the store.
 #[derive(Debug, Clone, Default)]
@@ -134,6 +135,19 @@ pub enum Event {
     },
     /// The process of a node ended at once, with all its handlers.
     Killed,
+    /// A process of a node started.
+    Booted,
+    /// The process of a node was asked to stop. From now on, it must not claim.
+    Stopping,
+    /// The store was closed without warning, and opened again.
+    Restarted {
+        /// Attempts that ended as lost, because the processes of their workers had ended.
+        lost: Vec<(AttemptId, EndFacts)>,
+        /// Digests of the parts of the store before, without these attempts.
+        before: Vec<(&'static str, u64)>,
+        /// The same after it was opened.
+        after: Vec<(&'static str, u64)>,
+    },
     /// A handler did its work: an effect outside of the store, which cannot be undone.
     Effect {
         /// The attempt.
@@ -205,6 +219,12 @@ pub struct ClaimFacts {
     pub sent_at: Timestamp,
     /// The id of the claim.
     pub id: u128,
+    /// When it was sent for the first time, by a clock that no fault changes.
+    pub first_sent_at: Timestamp,
+    /// Whether it is for a remote worker.
+    pub is_remote: bool,
+    /// The share of the slots for retries, in thousandths, if fresh jobs and retries share them.
+    pub retry_share: Option<u32>,
     /// The queue.
     pub queue: QueueName,
     /// The most jobs that it may get.
@@ -234,6 +254,8 @@ pub struct ClaimedJob {
     pub losses_in_a_row: u32,
     /// The limit of failed attempts. `None` means no limit.
     pub failures_max: Option<u32>,
+    /// The limit of failed attempts that the settings of the job and its worker lead to, if known.
+    pub failures_max_expected: Option<u32>,
     /// The fixed delay before each retry, if its policy has one without jitter.
     pub fixed_delay: Option<Duration>,
     /// When the attempt started.
@@ -384,6 +406,12 @@ pub struct Final {
     pub attempts: Vec<Vec<Attempt>>,
     /// All schedules.
     pub schedules: Vec<Schedule>,
+    /// How many jobs each queue has in each state. `None` if it was not read.
+    pub counts: Option<BTreeMap<QueueName, Counts>>,
+    /// How many jobs each failure group has: dead and retrying. `None` if it was not read.
+    pub groups: Option<BTreeMap<GroupKey, (u64, u64)>>,
+    /// What the store counted for each action.
+    pub tallies: BTreeMap<ActionId, ActionTally>,
 }
 
 impl JobFacts {

@@ -1,30 +1,33 @@
 //! Planted bugs: stores that break the contract in one way each. The checker must catch them all,
 //! or no one can trust it.
+//!
+//! They exist only here: a simulation puts a store with the bug around the real one.
 
 use std::future::Future;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use windlass_core::fairness::{Mix, Rate};
 use windlass_core::{
     AttemptError, Consent, Delivery, Failure, FailureClass, Job, JobId, Payload, QueueName, Report,
     State, Timestamp,
 };
 use windlass_store::{
-    ActionStep, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Enqueue, Enqueued,
-    Expected, Fire, Fired, QueueLimits, Renewed, Schedule, ScheduleRef, Settled, Store, StoreError,
-    Swept, Written,
+    ActionStep, Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Enqueue,
+    Enqueued, Expected, Fire, Fired, QueueLimits, Renewed, Schedule, ScheduleRef, Settled, Store,
+    StoreError, Swept, Written, fire_one,
 };
 
-use crate::simulation::{Wrappers, simulate_with};
+use crate::Driver;
 use crate::store_layer::store_layer;
-use crate::{Run, Shape};
 
 macro_rules! bugs {
     ($($name:ident: $text:literal;)*) => {
         /// A planted bug.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Bug {
             $(#[doc = $text] $name,)*
         }
@@ -36,6 +39,16 @@ macro_rules! bugs {
             /// What is broken.
             pub fn text(self) -> &'static str {
                 match self { $(Bug::$name => $text,)* }
+            }
+
+            /// The name on the command line, as in `drop-attempt-check`.
+            pub fn name(self) -> String {
+                let name = match self { $(Bug::$name => stringify!($name),)* };
+                let letters = name.char_indices().flat_map(|(index, letter)| {
+                    let dash = (index > 0 && letter.is_ascii_uppercase()).then_some('-');
+                    dash.into_iter().chain([letter.to_ascii_lowercase()])
+                });
+                letters.collect()
             }
         }
     };
@@ -53,7 +66,7 @@ bugs! {
     ClaimTooMany: "claim ignores its limit";
     ClaimOtherQueue: "claim takes jobs of another queue";
     LeaseTooLong: "claim grants a lease that is too long";
-    RetryBesideOldAttempt: "claim ignores the jobs whose earlier handler still runs";
+    RetryNextToOldAttempt: "claim ignores the jobs whose earlier handler still runs";
     KeepOneInstant: "the fetcher keeps one instant for all claims of 10 s";
     IgnorePause: "a paused queue is claimed from";
     IgnoreConcurrency: "the concurrency limit of a queue is ignored";
@@ -75,22 +88,67 @@ bugs! {
     LoseOccurrence: "one of the fired occurrences is lost";
     CancelFinished: "a finished job is cancelled";
     CancelRemoves: "a cancelled job is removed";
+    CountRelease: "a release counts as a failure";
+    ForgetCredit: "the fetcher forgets how many slots retries had";
+    FireTwiceAfterJump: "an occurrence fires again after the clock jumped";
+    CatchUpTooMuch: "a schedule catches up more than its limit";
+    ReplayTwice: "a replay forgets which jobs it has revived";
+    IgnoreStop: "a worker that is asked to stop claims on";
+    LimitOffByOne: "the limits of a queue compare with `<=` instead of `<`";
+    KeyLimitOffByOne: "the limit of a concurrency key compares with `<=` instead of `<`";
+    AttemptsOffByOne: "the limit of attempts compares with `<=` instead of `<`";
+    BackoffOffByOne: "a retry comes a millisecond before its backoff has passed";
+    RetryNever: "a retry is due in a year";
+    ForgetAtRestart: "a finished job is gone after a restart of the store";
+    LoseAttempt: "the first attempt of a job is missing in its history";
+    Panic: "a task of the engine panics";
+    ReverseRuns: "a claim returns its jobs in the wrong order";
 }
 
-/// Runs one seed with a planted bug.
-pub fn simulate_bug(bug: Bug, seed: u64, shape: &Shape) -> Result<Run, StoreError> {
-    let wrap = move |store| Arc::new(Buggy::new(bug, store)) as Arc<dyn Store>;
-    let wrappers = match bug {
-        Bug::KeepOneInstant => Wrappers {
-            above: Some(&wrap),
-            ..Wrappers::default()
-        },
-        _ => Wrappers {
-            below: Some(&wrap),
-            ..Wrappers::default()
-        },
-    };
-    simulate_with(seed, shape, &wrappers)
+impl FromStr for Bug {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Bug::ALL.iter().find(|bug| bug.name() == text);
+        found.copied().ok_or_else(|| {
+            let names: Vec<String> = Bug::ALL.iter().map(|bug| bug.name()).collect();
+            format!("must be one of {}", names.join(", "))
+        })
+    }
+}
+
+impl Bug {
+    /// Whether the bug is in a node, above the faults between it and the store.
+    fn is_in_node(self) -> bool {
+        matches!(
+            self,
+            Bug::KeepOneInstant | Bug::ForgetCredit | Bug::FireTwiceAfterJump
+        )
+    }
+
+    /// The store that shows the bug.
+    pub fn driver(self) -> Driver {
+        match self {
+            Bug::ForgetAtRestart => Driver::Sqlite,
+            _ => Driver::Memory,
+        }
+    }
+
+    /// Puts the bug around the store that all nodes share.
+    pub(crate) fn around_store(bug: Option<Bug>, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        match bug.filter(|bug| !bug.is_in_node()) {
+            Some(bug) => Arc::new(Buggy::new(bug, store)),
+            None => store,
+        }
+    }
+
+    /// Puts the bug between a node and its view of the store.
+    pub(crate) fn around_view(bug: Option<Bug>, view: Arc<dyn Store>) -> Arc<dyn Store> {
+        match bug.filter(|bug| bug.is_in_node()) {
+            Some(bug) => Arc::new(Buggy::new(bug, view)),
+            None => view,
+        }
+    }
 }
 
 /// A store with a bug.
@@ -140,6 +198,11 @@ impl Buggy {
     fn change_job(&self, job: &mut Job) {
         match self.bug {
             Bug::IgnoreKeyLimit => job.concurrency = None,
+            Bug::KeyLimitOffByOne => {
+                if let Some(concurrency) = &mut job.concurrency {
+                    concurrency.limit += 1;
+                }
+            }
             Bug::FreeHeldKey => job.unique = None,
             Bug::RetryAtMostOnce => job.delivery = Delivery::AtLeastOnce,
             Bug::ReverseOrder => job.priority = job.priority.saturating_neg(),
@@ -155,6 +218,17 @@ impl Buggy {
             (Bug::SucceededAsFailed, Report::Succeeded(_)) => {
                 Report::Failed(Failure::retryable(error()))
             }
+            (Bug::CountRelease, Report::Released { .. }) => {
+                Report::Failed(Failure::retryable(error()))
+            }
+            (Bug::BackoffOffByOne, Report::Failed(failure)) => Report::Failed(Failure {
+                delay: Some(Duration::from_millis(499)),
+                ..failure
+            }),
+            (Bug::RetryNever, Report::Failed(failure)) => Report::Failed(Failure {
+                delay: Some(Duration::from_secs(365 * 24 * 3600)),
+                ..failure
+            }),
             (Bug::ForgetFailure, Report::Failed(_)) => Report::Snoozed { until: now },
             (Bug::FailedAsSucceeded, Report::Failed(_)) => Report::Succeeded(None),
             (Bug::DropBackoff, Report::Failed(failure)) => Report::Failed(Failure {
@@ -199,11 +273,73 @@ impl Buggy {
         Ok(answers.into_iter().next().unwrap_or(Settled::LeaseLost))
     }
 
+    async fn fire_wrongly(&self, mut fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
+        if self.has(Bug::LoseOccurrence) && self.now_and_then() {
+            fire.jobs.pop();
+        }
+        let again = fire.clone();
+        let fired = fire_one(&*self.store, fire, now).await?;
+        if self.has(Bug::FireTwice) && self.now_and_then() {
+            let mut jobs = with_other_ids(again.clone()).jobs;
+            for job in &mut jobs {
+                job.occurrence = None;
+            }
+            self.store.enqueue(Enqueue::all(jobs), now).await?;
+        }
+        if self.has(Bug::FireTwiceAfterJump) && self.has_jumped(now) {
+            let twice = Fire {
+                version: again.version + 1,
+                ..again.clone()
+            };
+            fire_one(&*self.store, with_other_ids(twice), now).await?;
+        }
+        if fired == Fired::Stale && self.has(Bug::FireStale) {
+            let which = ScheduleRef::Id(again.schedule);
+            if let Some(current) = self.store.schedule(&which).await? {
+                let again = Fire {
+                    version: current.version,
+                    ..again
+                };
+                return fire_one(&*self.store, again, now).await;
+            }
+        }
+        Ok(fired)
+    }
+
+    /// Whether this time is further from the last one than the interval between two passes.
+    fn has_jumped(&self, now: Timestamp) -> bool {
+        let mut instant = self.instant.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = instant.replace(now).unwrap_or(now);
+        now < last || now.since(last) > Duration::from_secs(3)
+    }
+
     /// A time that stays the same for 10 s.
     fn one_instant(&self, now: Timestamp) -> Timestamp {
         let mut instant = self.instant.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = instant.filter(|kept| now.since(*kept) < Duration::from_secs(10));
         *instant.insert(kept.unwrap_or(now))
+    }
+}
+
+fn with_other_ids(mut fire: Fire) -> Fire {
+    for job in &mut fire.jobs {
+        job.id = JobId::from_u128(job.id.as_u128() ^ 1);
+    }
+    fire
+}
+
+fn one_attempt_more(claim: &mut Claim) {
+    if let Some(policy) = &claim.retry.worker.policy {
+        let more = policy.max_attempts().map_or(1, |max| max.get() + 1);
+        let policy = (**policy).clone().with_max_attempts(more);
+        claim.retry.worker.policy = policy.ok().map(Arc::new);
+    }
+}
+
+/// Every claim begins without a credit, so the share of a small claim is rounded up to a slot.
+fn forget_credit(claim: &mut Claim) {
+    if let Mix::RetriesFirst(first) = &mut claim.plan.mix {
+        *first = claim.plan.limit.div_ceil(5).min(claim.plan.retries_max);
     }
 }
 
@@ -232,7 +368,9 @@ store_layer! {
                 Bug::ClaimBeforeDue => now = now.saturating_add(Duration::from_secs(1)),
                 Bug::KeepOneInstant => now = self.one_instant(now),
                 Bug::LeaseTooLong => claim.lease *= 3,
-                Bug::RetryBesideOldAttempt => claim.except.clear(),
+                Bug::AttemptsOffByOne => one_attempt_more(&mut claim),
+                Bug::ForgetCredit => forget_credit(&mut claim),
+                Bug::RetryNextToOldAttempt => claim.except.clear(),
                 Bug::ClaimTooMany => {
                     claim.plan.limit += 3;
                     claim.plan.fresh_max += 3;
@@ -242,10 +380,15 @@ store_layer! {
                 }
                 _ => {}
             }
-            self.store.claim(&claim, now).await
+            let mut claimed = self.store.claim(&claim, now).await?;
+            if self.has(Bug::ReverseRuns) {
+                claimed.jobs.reverse();
+            }
+            Ok(claimed)
         }
 
         async fn renew(&self, attempts: &[AttemptId], lease: Duration, now: Timestamp) -> Result<Vec<Renewed>, StoreError> {
+            assert!(!self.has(Bug::Panic), "planted");
             let mut answers = self.store.renew(attempts, lease, now).await?;
             if self.has(Bug::RenewLostLease) {
                 let until = now.saturating_add(lease);
@@ -290,6 +433,7 @@ store_layer! {
             {
                 revival.consent = Consent::MayRunTwice;
             }
+            let step = step.filter(|_| !self.has(Bug::ReplayTwice));
             let mut answers = self.store.change(jobs, &change, step, now).await?;
             if matches!(change, Change::Cancel) && self.has(Bug::CancelFinished) {
                 for answer in &mut answers {
@@ -310,37 +454,37 @@ store_layer! {
                 Bug::IgnorePause => limits.paused = None,
                 Bug::IgnoreConcurrency => limits.concurrency = None,
                 Bug::IgnoreRate => limits.rate = None,
+                Bug::LimitOffByOne => {
+                    limits.concurrency = limits.concurrency.map(|max| max + 1);
+                    limits.rate = limits.rate.map(|rate| Rate { count: rate.count + 1, ..rate });
+                }
                 _ => {}
             }
             self.store.put_queue(queue, &limits, expected).await
         }
 
         async fn put_schedule(&self, schedule: &Schedule, expected: Expected) -> Result<Written, StoreError> {
-            self.store.put_schedule(schedule, expected).await
+            let mut schedule = schedule.clone();
+            if self.has(Bug::CatchUpTooMuch) {
+                schedule.definition.catch_up_max = 100;
+            }
+            self.store.put_schedule(&schedule, expected).await
         }
 
-        async fn fire(&self, mut fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-            if self.has(Bug::LoseOccurrence) && self.now_and_then() {
-                fire.jobs.pop();
+        async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError> {
+            let mut answers = Vec::with_capacity(fires.len());
+            for fire in fires {
+                answers.push(self.fire_wrongly(fire, now).await?);
             }
-            let again = fire.clone();
-            let fired = self.store.fire(fire, now).await?;
-            if self.has(Bug::FireTwice) && self.now_and_then() {
-                let mut jobs = again.jobs.clone();
-                for job in &mut jobs {
-                    job.id = JobId::from_u128(job.id.as_u128() ^ 1);
-                    job.occurrence = None;
-                }
-                self.store.enqueue(Enqueue::all(jobs), now).await?;
+            Ok(answers)
+        }
+
+        async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError> {
+            let mut attempts = self.store.attempts(job, limit).await?;
+            if self.has(Bug::LoseAttempt) {
+                attempts.pop();
             }
-            if fired == Fired::Stale && self.has(Bug::FireStale) {
-                let current = self.store.schedule(&ScheduleRef::Id(again.schedule)).await?;
-                if let Some(current) = current {
-                    let again = Fire { version: current.version, ..again };
-                    return self.store.fire(again, now).await;
-                }
-            }
-            Ok(fired)
+            Ok(attempts)
         }
 
         fn changes(&self) -> watch::Receiver<u64> {

@@ -20,6 +20,9 @@ mod node;
     reason = "an index is drawn below the length of its array"
 )]
 mod plan;
+pub(crate) mod reading;
+mod remote;
+mod restart;
 pub(crate) mod tap;
 #[expect(
     clippy::indexing_slicing,
@@ -34,15 +37,19 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use windlass_core::{Job, State};
-use windlass_engine::Actions;
-use windlass_store::{Filter, Page, Store, StoreError};
+use windlass_engine::{Actions, CancellationToken};
+use windlass_store::{Store, StoreError};
 
 pub use plan::{Driver, Ingredient, Shape};
 
 use crate::checker::{self, Violation};
-use crate::history::{Final, History};
-use node::{AboveTap, Node, QUEUES, queue};
+use crate::history::History;
+use crate::panics;
+use crate::planted::Bug;
+use driver::OpenedStore;
+use node::{Node, QUEUES, queue};
 use plan::{CHAOS, DRAIN_MAX, Plan};
+use remote::Servers;
 use workload::Submitted;
 use world::World;
 
@@ -57,39 +64,22 @@ pub struct Run {
     pub violations: Vec<Violation>,
 }
 
-/// Puts a store around another one.
-pub(crate) type Wrap<'a> = &'a dyn Fn(Arc<dyn Store>) -> Arc<dyn Store>;
-
-/// Wrappers around stores, for planted bugs.
-#[derive(Default)]
-pub(crate) struct Wrappers<'a> {
-    /// Around the store that all nodes share.
-    pub(crate) below: Option<Wrap<'a>>,
-    /// Between a node and its view of the store.
-    pub(crate) above: Option<&'a AboveTap>,
-}
-
 /// Runs one seed. An error means that the simulation itself could not run, for example because
 /// there is no space for a SQLite file.
 pub fn simulate(seed: u64, shape: &Shape) -> Result<Run, StoreError> {
-    simulate_with(seed, shape, &Wrappers::default())
-}
-
-pub(crate) fn simulate_with(
-    seed: u64,
-    shape: &Shape,
-    wrappers: &Wrappers<'_>,
-) -> Result<Run, StoreError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .map_err(|error| StoreError::Unavailable(error.into()))?;
     let plan = Arc::new(Plan::new(seed, shape));
-    let opened = driver::open(plan.driver, seed)?;
-    let history = runtime.block_on(run(&plan, &opened.store, wrappers))?;
+    // They outlive the runtime, whose tasks use them.
+    let mut opened = vec![driver::open(plan.driver, seed)?];
+    panics::forget();
+    let history = runtime.block_on(run(&plan, &mut opened))?;
     drop(runtime);
-    let violations = checker::check(&history);
+    let mut violations = checker::check(&history);
+    violations.extend(panics::violation());
     Ok(Run {
         seed,
         history,
@@ -101,25 +91,23 @@ pub(crate) fn simulate_with(
 struct Simulation<'a> {
     plan: Arc<Plan>,
     world: Arc<World>,
+    /// The stores that were opened, the current one last.
+    opened: &'a mut Vec<OpenedStore>,
     store: Arc<dyn Store>,
-    above: Option<&'a AboveTap>,
+    servers: Servers,
     nodes: Vec<Node>,
     lives: u64,
 }
 
-async fn run(
-    plan: &Arc<Plan>,
-    store: &Arc<dyn Store>,
-    wrappers: &Wrappers<'_>,
-) -> Result<History, StoreError> {
-    let shared = wrappers
-        .below
-        .map_or(Arc::clone(store), |below| below(Arc::clone(store)));
+async fn run(plan: &Arc<Plan>, opened: &mut Vec<OpenedStore>) -> Result<History, StoreError> {
+    let first = opened.last().expect("the caller opened a store");
+    let first = Arc::clone(&first.store);
     let mut simulation = Simulation {
         plan: Arc::clone(plan),
         world: World::new(),
-        store: shared,
-        above: wrappers.above,
+        store: Bug::around_store(plan.planted, first),
+        opened,
+        servers: Servers::default(),
         nodes: Vec::new(),
         lives: 0,
     };
@@ -130,15 +118,22 @@ async fn run(
     if plan.has(Ingredient::Limits) {
         workload::set_limits(plan, &simulation.any_node(0).engine).await?;
     }
-    simulation.chaos().await;
+    let stop = CancellationToken::new();
+    let mut workers = remote::start(&simulation, &stop);
+    simulation.chaos().await?;
     simulation.heal().await?;
     simulation.drain().await?;
+    stop.cancel();
+    while workers.join_next().await.is_some() {}
+    let (world, store) = (&simulation.world, &simulation.store);
+    let mut last = reading::read_all(&**store, world.now()).await?;
+    let actions = Actions::new(Arc::clone(&simulation.any_node(0).engine));
+    last.tallies = reading::tallies(&actions).await;
     for node in simulation.nodes.drain(..) {
-        node.finish().await;
+        node.finish(&simulation.world).await;
     }
     let entries = simulation.world.take_entries();
     simulation.world.end();
-    let last = read_all(&**store, simulation.world.now()).await?;
     Ok(History {
         entries,
         last: Some(last),
@@ -150,16 +145,17 @@ impl Simulation<'_> {
         self.lives += 1;
         let (plan, world) = (&self.plan, &self.world);
         let life = self.lives;
-        let node = Node::start(plan, world, &self.store, self.above, number, life, ahead);
+        let node = Node::start(plan, world, &self.store, number, life, ahead);
         match self.nodes.iter_mut().find(|node| node.number == number) {
             Some(old) => *old = node,
             None => self.nodes.push(node),
         }
+        self.list_servers();
     }
 
     /// A living node if there is one.
     fn any_node(&self, bits: u64) -> &Node {
-        let living: Vec<&Node> = self.nodes.iter().filter(|node| !node.is_dead()).collect();
+        let living: Vec<&Node> = self.nodes.iter().filter(|node| node.serves()).collect();
         let index = usize::try_from(bits).unwrap_or(0);
         let index = index.checked_rem(living.len()).unwrap_or(0);
         living
@@ -170,7 +166,7 @@ impl Simulation<'_> {
     }
 
     /// Clients, operators and faults, each at its time.
-    async fn chaos(&mut self) {
+    async fn chaos(&mut self) -> Result<(), StoreError> {
         let submitted = Submitted::default();
         let mut clients = JoinSet::new();
         let mut random = self.plan.stream("routing", 0);
@@ -185,7 +181,8 @@ impl Simulation<'_> {
             tokio::time::sleep(at.saturating_sub(self.world.elapsed())).await;
             if fault_at == Some(at) {
                 if let Some((_, fault)) = faults.next() {
-                    self.inject(fault);
+                    self.inject(fault).await?;
+                    self.list_servers();
                 }
                 continue;
             }
@@ -200,6 +197,7 @@ impl Simulation<'_> {
         }
         tokio::time::sleep(CHAOS.saturating_sub(self.world.elapsed())).await;
         while clients.join_next().await.is_some() {}
+        Ok(())
     }
 
     /// Ends all faults: every node runs, no queue is paused.
@@ -207,10 +205,14 @@ impl Simulation<'_> {
         let dead: Vec<(u32, Arc<AtomicI64>)> = self
             .nodes
             .iter()
-            .filter(|node| node.is_dead())
+            .filter(|node| !node.serves())
             .map(|node| (node.number, Arc::clone(&node.ahead)))
             .collect();
         for (number, ahead) in dead {
+            let stopping = self.nodes.iter().find(|node| node.number == number);
+            if let Some(stopping) = stopping.filter(|node| !node.is_dead()) {
+                stopping.kill(&self.world);
+            }
             self.start_node(number, ahead);
         }
         for node in &self.nodes {
@@ -255,27 +257,6 @@ async fn has_active(store: &dyn Store, now: windlass_core::Timestamp) -> Result<
     Ok(active
         .flat_map(|(_, counts)| states.map(|state| counts.of(Some(state))))
         .any(|count| count > 0))
-}
-
-/// Reads everything that the checker compares.
-async fn read_all(store: &dyn Store, now: windlass_core::Timestamp) -> Result<Final, StoreError> {
-    let mut last = Final::default();
-    let mut page = Page::first(1000);
-    loop {
-        let listed = store.list(&Filter::default(), page, now).await?;
-        last.jobs.extend(listed.jobs);
-        page.after = listed.next;
-        if listed.next.is_none() {
-            break;
-        }
-    }
-    for job in &last.jobs {
-        let mut attempts = store.attempts(job.id, 1000).await?;
-        attempts.reverse();
-        last.attempts.push(attempts);
-    }
-    last.schedules = store.schedules().await?.readable;
-    Ok(last)
 }
 
 impl Run {

@@ -10,7 +10,6 @@ macro_rules! store_layer {
             due_queues(look: &windlass_store::DueQueues, now: windlass_core::Timestamp) -> Vec<windlass_core::QueueName>;
             get(jobs: &[windlass_core::JobId]) -> Vec<Option<windlass_core::Job>>;
             list(filter: &windlass_store::Filter, page: windlass_store::Page, now: windlass_core::Timestamp) -> windlass_store::Listed;
-            attempts(job: windlass_core::JobId, limit: usize) -> Vec<windlass_store::Attempt>;
             counts(now: windlass_core::Timestamp) -> std::collections::BTreeMap<windlass_core::QueueName, windlass_store::Counts>;
             failure_groups(filter: &windlass_store::GroupFilter, after: Option<&windlass_core::GroupKey>, limit: usize, now: windlass_core::Timestamp) -> Vec<windlass_store::FailureGroup>;
             action_tally(action: windlass_core::ActionId) -> windlass_core::ActionTally;
@@ -22,6 +21,7 @@ macro_rules! store_layer {
             schedules() -> windlass_store::Schedules;
             due(limit: usize, now: windlass_core::Timestamp) -> Vec<windlass_store::Schedule>;
             occurrences(schedule: windlass_core::ScheduleId, before: Option<windlass_core::Timestamp>, limit: usize) -> Vec<windlass_store::FiredOccurrence>;
+            unfinished_occurrences(schedules: &[windlass_core::ScheduleId]) -> Vec<Vec<windlass_core::Job>>;
             put_document(collection: &str, name: &str, value: &serde_json::Value, expected: windlass_store::Expected, expires_at: Option<windlass_core::Timestamp>, now: windlass_core::Timestamp) -> windlass_store::Written;
             remove_document(collection: &str, name: &str, expected: windlass_store::Expected) -> windlass_store::Written;
             document(collection: &str, name: &str, now: windlass_core::Timestamp) -> Option<windlass_store::Document>;

@@ -150,6 +150,14 @@ impl Checkpointer {
         }
     }
 
+    /// Like [`Self::finish`], but waits for a pass of the background thread first.
+    pub(crate) fn finish_last(&mut self, writer: &Connection) -> DriverResult<bool> {
+        if self.stage != Stage::Idle {
+            self.wait(schema::BUSY_TIME_MAX);
+        }
+        self.finish(writer)
+    }
+
     /// Copies the rest of the WAL and restarts it. Returns `false` if a reader prevented that; does
     /// not wait for readers.
     pub(crate) fn finish(&mut self, writer: &Connection) -> DriverResult<bool> {

@@ -559,19 +559,23 @@ impl Index {
 
     /// Returns how many jobs of a queue started within the period before `now`.
     pub(crate) fn started_since(
-        &mut self,
+        &self,
         queue: u32,
         now: Timestamp,
         period: std::time::Duration,
     ) -> u32 {
-        let starts = self.starts.entry(queue).or_default();
-        while starts
-            .front()
-            .is_some_and(|start| now.since(*start) >= period)
-        {
-            starts.pop_front();
+        let starts = self.starts.get(&queue).into_iter().flatten().rev();
+        let within = starts.take_while(|start| now.since(**start) < period);
+        u32::try_from(within.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Forgets starts up to this time.
+    pub(crate) fn forget_starts(&mut self, queue: u32, until: Timestamp) {
+        if let Some(starts) = self.starts.get_mut(&queue) {
+            while starts.front().is_some_and(|start| *start <= until) {
+                starts.pop_front();
+            }
         }
-        u32::try_from(starts.len()).unwrap_or(u32::MAX)
     }
 
     /// Returns when the latest job of a queue with a rate limit started.

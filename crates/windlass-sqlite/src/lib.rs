@@ -35,6 +35,7 @@ use windlass_store::refused::Refusals;
 
 use error::{DriverError, DriverResult};
 use group::{Request, RequestClass, Urgency, WriteRequest};
+use identity::PathContents;
 use lock::FileLock;
 use reader::Reader;
 use reserve::Reserve;
@@ -80,9 +81,14 @@ impl SqliteStore {
         let failed = |error: std::io::Error| error::cannot_open(path.as_ref(), &error);
         let path = lock::resolve(path.as_ref()).map_err(failed)?;
         let mut lock = FileLock::take(&path)?;
-        if let Err(refused) = identity::check(&path) {
-            lock.remove_if_new();
-            return Err(refused);
+        match identity::check(&path) {
+            Ok(PathContents::Nothing) => lock.mark_unfinished().map_err(failed)?,
+            Ok(PathContents::Store) => {}
+            Err(StoreError::NotAStore { .. }) if lock.can_create_again() => {}
+            Err(refused) => {
+                lock.remove_if_new();
+                return Err(refused);
+            }
         }
         Reserve::next_to(&path).release_if_full();
         lock::private_file(&path).map_err(failed)?;
@@ -97,13 +103,20 @@ impl SqliteStore {
         let writing = spawn("windlass-writer", move || {
             let mut lock = lock; // declared first, so that it is released last
             let connection = connection;
-            match open_writer(&connection, &file, &mut lock, now, random) {
+            let is_wal_copied = match open_writer(&connection, &file, &mut lock, now, random) {
                 Ok((mut writer, lost)) => {
                     let note = lock.owner_note();
                     let _ = opened.send(note.map(|note| (lost, note))); // `open` waits for it
                     group::serve(&mut writer, inbox, &announce);
+                    writer.checkpoint_to_close() && lock.mark_wal_copied().is_ok()
                 }
-                Err(error) => drop(opened.send(Err(error))),
+                Err(error) => {
+                    let _ = opened.send(Err(error));
+                    false
+                }
+            };
+            if !is_wal_copied {
+                schema::keep_wal(&connection);
             }
         })?;
         let opened = is_open.recv().unwrap_or_else(|_| Err(stopped()));

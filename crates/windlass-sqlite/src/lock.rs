@@ -25,12 +25,17 @@ pub(crate) struct FileLock {
     file: Arc<File>,
     /// Whether the previous process was killed, until its WAL was checked.
     wal_was_in_use: bool,
+    /// Whether a process began to create the store and has not finished.
+    is_unfinished: bool,
     /// Whether this process created the lock file.
     is_new: bool,
 }
 
 /// The line in the lock file while the WAL may hold writes that the database file does not have.
 const WAL_IN_USE: &str = "log in use";
+
+/// The line in the lock file while the store is being created.
+const UNFINISHED: &str = "being created";
 
 impl FileLock {
     /// Takes the lock.
@@ -67,11 +72,30 @@ impl FileLock {
             path: path.to_owned(),
             file: Arc::new(file),
             wal_was_in_use: content.contains(WAL_IN_USE),
+            is_unfinished: content.contains(UNFINISHED),
             is_new,
         };
-        let note = if lock.wal_was_in_use { WAL_IN_USE } else { "" };
+        let note = match (lock.wal_was_in_use, lock.is_unfinished) {
+            (true, _) => WAL_IN_USE,
+            (false, true) => UNFINISHED,
+            (false, false) => "",
+        };
         lock.write(note).map_err(failed)?;
         Ok(lock)
+    }
+
+    /// Records that the store is being created, before anything is written to it.
+    pub(crate) fn mark_unfinished(&mut self) -> std::io::Result<()> {
+        self.is_unfinished = true;
+        self.write(UNFINISHED)?;
+        self.file.sync_all()?;
+        sync_folder(&self.path)
+    }
+
+    /// Whether the machine may have lost its power while the store was created. Then the file is
+    /// not a database yet, and SQLite empties it with the rollback journal that is next to it.
+    pub(crate) fn can_create_again(&self) -> bool {
+        self.is_unfinished && sibling(&self.path, "-journal").exists()
     }
 
     /// Removes the lock file if this process created it, so that nothing is left next to a file
@@ -82,9 +106,10 @@ impl FileLock {
         }
     }
 
-    /// Forgets that the WAL was in use, because a restore replaced the store.
-    pub(crate) fn ignore_old_wal(&mut self) {
+    /// Forgets what was recorded about the store, because a restore replaced it.
+    pub(crate) fn forget_record(&mut self) {
         self.wal_was_in_use = false;
+        self.is_unfinished = false;
     }
 
     /// Refuses a store whose process was killed and whose WAL is missing, truncated or damaged: the
@@ -105,12 +130,23 @@ impl FileLock {
         Ok(())
     }
 
-    /// Records that the WAL is in use: from now on it must exist at the next start.
+    /// Records that the WAL is in use: from now on it must exist at the next start. SQLite syncs its
+    /// name too, but ignores it if that fails.
     pub(crate) fn mark_wal_in_use(&mut self) -> Result<(), StoreError> {
         let noted = checkpoint::preallocate_wal(&self.path)
+            .and_then(|()| sync_folder(&self.path))
             .and_then(|()| self.write(WAL_IN_USE))
             .and_then(|()| self.file.sync_all());
-        noted.map_err(|error| StoreError::Unavailable(error.into()))
+        noted.map_err(|error| StoreError::Unavailable(error.into()))?;
+        self.is_unfinished = false;
+        Ok(())
+    }
+
+    /// Records that the database file has everything that the WAL has. This must be durable before
+    /// SQLite removes the WAL: after a power loss, the WAL may be gone and an older record be back.
+    pub(crate) fn mark_wal_copied(&mut self) -> std::io::Result<()> {
+        self.write("")?;
+        self.file.sync_all()
     }
 
     /// The note of the owner, which follows the record about the WAL.
@@ -132,7 +168,8 @@ impl Drop for FileLock {
     fn drop(&mut self) {
         let locked = sibling(&self.path, ".lock").exists();
         if locked && !self.wal_was_in_use && !sibling(&self.path, "-wal").exists() {
-            let _ = self.write(""); // if it fails, the next start refuses to open: safe, and visible
+            let note = if self.is_unfinished { UNFINISHED } else { "" };
+            let _ = self.write(note); // if it fails, the next start refuses to open: safe, and visible
         }
     }
 }

@@ -10,7 +10,7 @@ use windlass_core::{Job, JobId, QueueName, ScheduleId, Timestamp};
 use windlass_store::stored::LastAttempt;
 use windlass_store::{
     Attempt, Document, FiredOccurrence, Node, QueueLimits, Record, RecordRange, Schedule,
-    ScheduleRef, ScheduleRow, Schedules, UnreadableSchedule,
+    ScheduleRef, ScheduleRow, Schedules, UNFINISHED_SCAN_MAX, UnreadableSchedule,
 };
 
 use crate::error::{DriverResult, if_readable};
@@ -150,6 +150,31 @@ impl Reader {
                 })
             },
         )
+    }
+
+    /// Returns the unfinished jobs of each schedule. Skips those that cannot be read.
+    pub(crate) fn unfinished_occurrences(
+        &mut self,
+        schedules: &[ScheduleId],
+    ) -> DriverResult<Vec<Vec<Job>>> {
+        let mut unfinished = Vec::with_capacity(schedules.len());
+        for schedule in schedules {
+            let ids = self.rows(
+                include_str!("../sql/unfinished_occurrences.sql"),
+                &[
+                    &schedule.as_u128().to_be_bytes(),
+                    &sql_limit(UNFINISHED_SCAN_MAX),
+                ],
+                |row| Ok(JobId::from_u128(u128::from_be_bytes(row.get(0)?))),
+            )?;
+            let mut jobs = Vec::with_capacity(ids.len());
+            for id in ids {
+                let found = self.find(id)?;
+                jobs.extend(found.filter(|job| !job.state().is_final()));
+            }
+            unfinished.push(jobs);
+        }
+        Ok(unfinished)
     }
 
     /// Returns the schedules that are due for longest. Skips those that cannot be read.

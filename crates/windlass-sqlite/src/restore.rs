@@ -35,7 +35,7 @@ pub fn restore(from: &Path, to: &Path, existing: Existing) -> Result<(), StoreEr
     let mut lock = FileLock::take(&to)?;
     let restored = check_target(&to, existing).and_then(|()| replace(from, &to));
     match restored {
-        Ok(()) => lock.ignore_old_wal(),
+        Ok(()) => lock.forget_record(),
         Err(_) => lock.remove_if_new(),
     }
     restored

@@ -1,5 +1,6 @@
 //! Opens connections with our settings, and migrates the schema.
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::time::Duration;
@@ -74,6 +75,13 @@ fn configure(connection: &Connection) -> DriverResult<()> {
     connection.query_row("pragma wal_autocheckpoint = 0", [], |_| Ok(()))?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(())
+}
+
+/// Keeps the WAL when the last connection closes. The lock file still says that the WAL is in use,
+/// so the next start needs it.
+pub(crate) fn keep_wal(connection: &Connection) {
+    let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+    debug_assert!(set.is_ok(), "{set:?}"); // it only sets a flag
 }
 
 /// Writes our `application_id` into an empty file. This happens before WAL mode is switched on, so

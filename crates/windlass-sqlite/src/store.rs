@@ -283,11 +283,23 @@ impl Store for SqliteStore {
         self.read(move |reader| reader.due(limit, now)).await
     }
 
-    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-        self.write(RequestClass::Other, fire.jobs.len(), move |writer| {
-            writer.fire(&fire, now)
-        })
-        .await
+    async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError> {
+        let step = |fires: Arc<Vec<Fire>>| {
+            let size = fires.iter().map(Fire::size).sum();
+            self.write(RequestClass::Other, size, move |writer| {
+                writer.fire_all(&fires, now)
+            })
+        };
+        split_on_refusal(fires, step, |reason| Fired::Refused { reason }).await
+    }
+
+    async fn unfinished_occurrences(
+        &self,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Vec<Job>>, StoreError> {
+        let schedules = schedules.to_vec();
+        self.read(move |reader| reader.unfinished_occurrences(&schedules))
+            .await
     }
 
     async fn remove_schedule(

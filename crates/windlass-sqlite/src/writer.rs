@@ -237,6 +237,12 @@ impl<'c> Writer<'c> {
         self.stats.longest_pause_micros = self.stats.longest_pause_micros.max(started.micros());
     }
 
+    /// Copies the rest of the WAL into the file before the store is closed. Returns whether all of
+    /// it is there, and synced.
+    pub(crate) fn checkpoint_to_close(&mut self) -> bool {
+        self.stopped.is_none() && matches!(self.checkpointer.finish_last(self.connection), Ok(true))
+    }
+
     /// Returns whether steps of bulk actions should wait for a checkpoint to end.
     pub(crate) fn holds_background(&self) -> bool {
         self.stopped.is_none() && self.full.is_none() && self.checkpointer.is_catching_up()

@@ -34,6 +34,18 @@ pub mod settle;
 pub mod sweep;
 pub mod unreadable;
 
+use std::time::Duration;
+
+/// Fails a case that takes longer than any healthy store needs, such as one that waits for an
+/// announcement that never comes.
+pub async fn within_the_time_limit(case: impl Future<Output = ()>) {
+    let in_time = tokio::time::timeout(CASE_TIME_MAX, case).await;
+    assert!(in_time.is_ok(), "not done after {CASE_TIME_MAX:?}");
+}
+
+/// Cases take milliseconds; the slowest take seconds on a busy machine.
+const CASE_TIME_MAX: Duration = Duration::from_secs(180);
+
 /// Generates a test for every case, for one driver.
 #[macro_export]
 macro_rules! conformance {
@@ -66,9 +78,13 @@ macro_rules! conformance {
             ],
             limits: [
                 retries_in_flight_are_capped, a_queue_runs_no_more_than_its_concurrency,
-                a_queue_starts_no_more_than_its_rate, a_late_claim_keeps_to_the_rate, a_concurrency_key_limits_running_jobs,
+                a_queue_starts_no_more_than_its_rate, a_late_claim_keeps_to_the_rate,
+                a_claim_that_starts_nothing_forgets_no_start, a_concurrency_key_limits_running_jobs,
                 a_concurrency_key_counts_across_all_queues, a_blocked_job_does_not_block_those_behind_it,
                 a_lost_lease_gives_its_slot_back, an_overdue_job_does_not_block_its_concurrency_key, each_job_brings_its_own_limit,
+                every_end_of_an_attempt_frees_its_concurrency_key, a_blocked_job_starts_when_the_one_before_it_is_changed,
+                a_blocked_job_can_be_changed, a_blocked_job_can_be_claimed_by_id,
+                a_job_of_another_kind_does_not_block_its_concurrency_key, a_free_key_starts_as_many_jobs_as_it_allows,
             ],
             settle: [
                 success_keeps_the_result, a_failure_waits_by_its_policy, the_failure_that_reaches_the_limit_is_the_last,
@@ -120,6 +136,8 @@ macro_rules! conformance {
                 put_is_compare_and_set, a_name_is_taken_once, due_is_the_longest_due_first, fire_moves_the_schedule_on,
                 an_occurrence_fires_once, a_full_queue_drops_no_occurrence, occurrences_are_kept_as_long_as_their_jobs, a_stale_step_writes_nothing, skipped_occurrences_are_recorded,
                 a_step_can_change_the_definition,
+                many_schedules_fire_in_one_call, steps_of_one_schedule_take_effect_in_their_order,
+                a_unique_key_lets_one_of_many_occurrences_through, unfinished_occurrences_wait_or_run,
             ],
             documents_and_records: [
                 documents_are_compare_and_set, concurrent_changes_are_not_lost, a_change_that_always_loses_is_given_up, documents_are_listed_by_name, names_of_documents_come_in_pages, documents_are_removed_by_version,
@@ -137,7 +155,8 @@ macro_rules! conformance {
             async fn $case() {
                 let (store, _keep) = $open().await;
                 let store = $crate::conformance::build::bounded(store);
-                $crate::conformance::$group::$case(&store).await;
+                let case = $crate::conformance::$group::$case(&store);
+                $crate::conformance::within_the_time_limit(case).await;
             }
         )*})*
     };

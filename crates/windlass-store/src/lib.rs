@@ -40,7 +40,7 @@ pub use read::{
 };
 pub use schedule::{
     FIRE_MAX, Fire, Fired, FiredOccurrence, Schedule, ScheduleRef, ScheduleRow, Schedules,
-    UnreadableSchedule, read_skipped, skipped_record,
+    UNFINISHED_SCAN_MAX, UnreadableSchedule, fire_one, read_skipped, skipped_record,
 };
 pub use settle::{Attempt, AttemptId, AttemptReport, Expired, Renewed, SETTLE_MAX, Settled, Swept};
 pub use store::{Store, Wrapper};

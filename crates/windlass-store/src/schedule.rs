@@ -4,8 +4,14 @@ use serde_json::{Value, json};
 use windlass_core::schedule::{NewSchedule, SkippedRange};
 use windlass_core::{Job, JobId, ScheduleId, ScheduleName, Timestamp};
 
-/// The most occurrences that fire in one step.
+use crate::{Store, StoreError};
+
+/// The most schedules, and the most occurrences, that fire in one call.
 pub const FIRE_MAX: usize = 1000;
+
+/// The number of newest occurrences of a schedule among which
+/// [`Store::unfinished_occurrences`] looks.
+pub const UNFINISHED_SCAN_MAX: usize = 1000;
 
 /// A stored schedule.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,6 +165,11 @@ impl Fire {
         }
     }
 
+    /// How much of [`FIRE_MAX`] this step takes.
+    pub fn size(&self) -> usize {
+        self.jobs.len().max(1)
+    }
+
     /// The topic with the records of skipped occurrences of a schedule. It is removed with the
     /// schedule.
     pub fn skipped_topic(schedule: ScheduleId) -> String {
@@ -214,4 +225,21 @@ pub enum Fired {
     },
     /// The schedule has changed since. Nothing was written.
     Stale,
+    /// A constraint or trigger of the database refuses this step. Nothing of it was written.
+    Refused {
+        /// The code and message of the database, without the values of the row.
+        reason: String,
+    },
+}
+
+/// Fires a single step. A refusal is an error.
+pub async fn fire_one(store: &dyn Store, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
+    match store.fire(vec![fire], now).await?.pop() {
+        Some(Fired::Refused { reason }) => Err(StoreError::Refused { reason }),
+        Some(fired) => Ok(fired),
+        None => Err(StoreError::Damaged {
+            what: "the store did not answer for a schedule that fired".to_owned(),
+            cause: None,
+        }),
+    }
 }

@@ -299,13 +299,15 @@ pub trait Store {
     /// Returns up to `limit` schedules whose `next_at` has come, the longest due first.
     async fn due(&self, limit: usize, now: Timestamp) -> Result<Vec<Schedule>, StoreError>;
 
-    /// Fires occurrences: stores their jobs, the record of skipped occurrences, the new position of
-    /// the schedule and its new definition in one step.
+    /// Fires occurrences of many schedules. For each schedule, stores its jobs, the record of
+    /// skipped occurrences, its new position and its new definition in one step.
     ///
     /// An occurrence becomes a job at most once, even if several nodes fire it. `max_depth` does
-    /// not apply, because a full queue must not drop an occurrence.
-    async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError>
-    where at_most(FIRE_MAX, fire.jobs.len());
+    /// not apply, because a full queue must not drop an occurrence. Steps of the same schedule take
+    /// effect in their order. If a step is stale, or a constraint or trigger of the database
+    /// refuses it, the others are written.
+    async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError>
+    where at_most(FIRE_MAX, fires.iter().map(Fire::size).sum());
 
     /// Returns the fired occurrences of a schedule before `before`, newest first, at most `limit`
     /// and at most [`PAGE_MAX`]. The store keeps them as long as their jobs.
@@ -316,6 +318,16 @@ pub trait Store {
         limit: usize,
     ) -> Result<Vec<FiredOccurrence>, StoreError>
     where capped(PAGE_MAX, limit);
+
+    /// Returns the waiting and running jobs among the newest [`UNFINISHED_SCAN_MAX`] occurrences of
+    /// each schedule, newest first. Leaves out jobs that this version cannot read.
+    ///
+    /// [`UNFINISHED_SCAN_MAX`]: crate::UNFINISHED_SCAN_MAX
+    async fn unfinished_occurrences(
+        &self,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Vec<Job>>, StoreError>
+    where at_most(FIRE_MAX, schedules.len());
 
     // Documents.
 

@@ -220,6 +220,17 @@ impl Browser {
         );
     }
 
+    /// Sets the time zone of the browser.
+    pub fn live_in(&self, zone: &str) {
+        self.command(
+            "POST",
+            "/goog/cdp/execute",
+            &json!({
+                "cmd": "Emulation.setTimezoneOverride", "params": {"timezoneId": zone},
+            }),
+        );
+    }
+
     /// Returns a PNG of the whole page, base64 encoded.
     pub fn screenshot(&self) -> String {
         let shot = self.command(

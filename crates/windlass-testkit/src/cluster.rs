@@ -82,7 +82,10 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(50));
         }
         let logs = log("initdb.log") + &log("server.log");
-        assert!(logs.is_empty(), "PostgreSQL did not start: {logs}");
+        panic!(
+            "PostgreSQL did not start within 30 s in {}; its logs: {logs:?}",
+            self.folder.display()
+        );
     }
 
     /// Stops the server at once, like a crash, and restarts it.

@@ -42,8 +42,6 @@ struct HttpResults {
     memory_growth_bytes_per_job: f64,
 }
 
-pub(super) use idle::cpu_seconds;
-
 pub(super) fn run(bench: &HttpBench, output: &Output) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use windlass_core::fairness::{Credit, Guards, Pool, Slots};
 use windlass_core::{
-    Job, JobId, Kind, NewJob, Payload, QueueName, Random, Report, Start, Timestamp, WorkerName,
+    Concurrency, Job, JobId, Key, Kind, NewJob, Payload, QueueName, Random, Report, Start,
+    Timestamp, WorkerName,
 };
 use windlass_store::{AttemptId, AttemptReport, Claim, ClaimRetry, Enqueue, Store, WorkerLocation};
 
@@ -48,6 +49,8 @@ pub(super) enum JobGroup {
     Backlog,
     /// Jobs that are due in a year.
     Future,
+    /// Measured jobs over this many concurrency keys with limit 1.
+    Keyed(u64),
 }
 
 impl StoreLoad {
@@ -192,7 +195,18 @@ fn job(group: JobGroup, now: Timestamp, random: u64) -> anyhow::Result<Job> {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
     let new = NewJob {
         payload: Payload::from_stored(PAYLOAD),
-        priority: if group == JobGroup::Measured { 1 } else { 0 },
+        priority: if matches!(group, JobGroup::Measured | JobGroup::Keyed(_)) {
+            1
+        } else {
+            0
+        },
+        concurrency: match group {
+            JobGroup::Keyed(keys) => Some(Concurrency {
+                key: Key::new(&format!("customer-{}", random % keys))?,
+                limit: 1,
+            }),
+            _ => None,
+        },
         start: if group == JobGroup::Future {
             Start::After(YEAR)
         } else {

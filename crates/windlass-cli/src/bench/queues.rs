@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use windlass::{Client, Context, Failure, Job, Worker};
 
-use super::http::cpu_seconds;
 use super::run::{Percentiles, open_error, percentiles};
 use super::{QueuesBench, lock, progress, runtime, store_url};
 use crate::clock;
@@ -145,9 +144,9 @@ async fn measure_worker(
     let stopped = Arc::clone(&stop);
     let running = tokio::spawn(worker.run_until(async move { stopped.notified().await }));
     tokio::time::sleep(WARM_UP).await;
-    let (used, started) = (cpu_seconds(), clock::start());
+    let (used, started) = (clock::cpu_seconds(), clock::start());
     tokio::time::sleep(Duration::from_secs(bench.seconds.into())).await;
-    let cpu = (cpu_seconds() - used) / started.elapsed().as_secs_f64() * 100.0;
+    let cpu = (clock::cpu_seconds() - used) / started.elapsed().as_secs_f64() * 100.0;
     let bar = progress("pick up", PICKUPS);
     for number in 0..PICKUPS {
         tokio::time::sleep(Duration::from_millis(5)).await;

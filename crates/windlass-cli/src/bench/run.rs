@@ -16,6 +16,7 @@ use windlass::events::Stopped;
 use windlass::retry::{Backoff, Jitter, RetryPolicy};
 use windlass::{Client, Context, Failure, Job, Queue, Worker};
 
+use super::processes::{self, ProcessesResult};
 use super::{RunBench, lock, progress, runtime, store_url};
 use crate::clock;
 use crate::output::Output;
@@ -42,6 +43,8 @@ struct RunResults {
     enqueue_one_per_s: f64,
     enqueue_bulk_per_s: f64,
     drain_per_s: f64,
+    /// Drains with several worker processes, if they were asked for.
+    processes: Vec<ProcessesResult>,
     pickup_ms: Percentiles,
     storm: StormResults,
 }
@@ -77,8 +80,9 @@ async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<R
         ..RunResults::default()
     };
     results.enqueue_one_per_s = enqueue_one(&client, bench.jobs.min(2000)).await?;
-    results.enqueue_bulk_per_s = enqueue_bulk(&client, bench.jobs).await?;
+    results.enqueue_bulk_per_s = enqueue_bulk(&client, bench.jobs, "bulk").await?;
     results.drain_per_s = drain(&client, bench).await?;
+    results.processes = processes::drain(&client, bench, url).await?;
     results.pickup_ms = pickup(&client).await?;
     results.storm.handler_ms = HANDLER_TIME.as_secs_f64() * 1000.0;
     let calm = storm(&client, bench, "calm", 0, RetryGuards::On).await?;
@@ -196,12 +200,12 @@ async fn enqueue_one(client: &Client, jobs: u64) -> anyhow::Result<f64> {
     Ok(jobs as f64 / started.elapsed().as_secs_f64())
 }
 
-async fn enqueue_bulk(client: &Client, jobs: u64) -> anyhow::Result<f64> {
+pub(super) async fn enqueue_bulk(client: &Client, jobs: u64, queue: &str) -> anyhow::Result<f64> {
     let bar = progress("enqueue bulk", jobs);
     let numbers: Vec<Noop> = (0..jobs).map(|number| Noop { number }).collect();
     let started = clock::start();
     for part in numbers.chunks(BULK) {
-        client.enqueue_many(part).queue("bulk").await?;
+        client.enqueue_many(part).queue(queue).await?;
         bar.inc(part.len() as u64);
     }
     bar.finish_and_clear();
@@ -374,6 +378,10 @@ impl fmt::Display for RunResults {
             ("drain", self.drain_per_s),
         ] {
             writeln!(f, "{label:32} {rate:>12.0} jobs/s")?;
+        }
+        for result in &self.processes {
+            let label = format!("drain, worker processes: {}", result.processes);
+            writeln!(f, "{label:32} {:>12.0} jobs/s", result.drain_per_s)?;
         }
         writeln!(f, "{:32} {:>12.2} ms", "fdatasync", self.fdatasync_ms)?;
         let storm = &self.storm;

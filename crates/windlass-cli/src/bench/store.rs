@@ -51,6 +51,10 @@ pub(super) fn run(bench: &StoreBench, output: &Output) -> anyhow::Result<()> {
         path.display()
     );
     let runtime = super::runtime()?;
+    if let Some(keys) = bench.keys {
+        let results = runtime.block_on(measure_keys(bench, keys, &path))?;
+        return output.print(&results, &results);
+    }
     let results = runtime.block_on(measure(bench, &path, folder.path()))?;
     output.print(&results, &results)
 }
@@ -117,6 +121,40 @@ async fn measure(bench: &StoreBench, path: &Path, folder: &Path) -> anyhow::Resu
         results.ratio = results.lifecycle_per_s / rate;
     }
     Ok(results)
+}
+
+/// Claims and settles with and without concurrency keys. Rates are jobs per second.
+#[derive(Debug, Serialize)]
+struct KeyResults {
+    without_keys_per_s: f64,
+    with_keys_per_s: f64,
+    ratio: f64,
+}
+
+/// Measures both in turn, so that a disturbance hits both.
+async fn measure_keys(bench: &StoreBench, keys: u64, path: &Path) -> anyhow::Result<KeyResults> {
+    let bench_store = BenchStore::new(bench, path).await?;
+    let load = StoreLoad::new(bench_store.store(), bench);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        for (group, rates) in [
+            (JobGroup::Measured, &mut without),
+            (JobGroup::Keyed(keys), &mut with),
+        ] {
+            fill(&load, group, bench.jobs, "enqueue").await?;
+            let bar = progress("claim and settle", bench.jobs);
+            rates.push(
+                load.run(ClientAction::ClaimAndSettle, bench.jobs, &bar)
+                    .await?,
+            );
+        }
+    }
+    let (without_keys_per_s, with_keys_per_s) = (median(without), median(with));
+    Ok(KeyResults {
+        without_keys_per_s,
+        with_keys_per_s,
+        ratio: with_keys_per_s / without_keys_per_s,
+    })
 }
 
 /// Measures claim_rate alone: enqueues before and settles after do not count.
@@ -214,6 +252,18 @@ impl BenchStore {
             return Ok(millis);
         }
         Ok(0.0)
+    }
+}
+
+impl fmt::Display for KeyResults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (label, rate) in [
+            ("claim and settle, no keys", self.without_keys_per_s),
+            ("claim and settle, with keys", self.with_keys_per_s),
+        ] {
+            writeln!(f, "{label:29} {rate:>12.0} jobs/s")?;
+        }
+        writeln!(f, "{:29} {:>12.3}", "with keys / no keys", self.ratio)
     }
 }
 

@@ -1,5 +1,9 @@
 //! HTTP jobs, the scheduler form and later completions, through the real server to a real target.
 
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::time::Duration;
+
 use crate::support::target::{serve, target, text, until};
 use crate::support::{PATIENCE, Server, command, printed};
 use serde_json::{Value, json};
@@ -116,7 +120,8 @@ fn no_log_level_logs_a_secret() {
         &master_key,
         signing_key,
         &signature,
-        "4711",
+        "-4711", // digits alone may be a fraction of a second
+        "_4711",
     ] {
         let line = log.lines().find(|line| line.contains(secret));
         assert_eq!(line, None, "{secret}");
@@ -348,4 +353,82 @@ fn an_edit_of_an_http_job_must_be_a_valid_request() {
     let revive = format!("{path}/revive");
     assert_eq!(server.ask("POST", &revive, None, Some(&bad)).0, 422);
     assert_eq!(text(&server.get(&path), "state"), "cancelled");
+}
+
+/// A server whose jobs have this long to end after SIGTERM, and may reach this machine.
+fn serve_with_grace(data: &std::path::Path, grace: &str) -> Server {
+    let data = data.display().to_string();
+    let mut start = command(&["serve", "--bind", "127.0.0.1:0", "--data", &data]);
+    start.args(["--allow-target", "127.0.0.0/8"]);
+    start.env("WINDLASS_SHUTDOWN_GRACE", grace);
+    Server::spawn(start)
+}
+
+/// A target that accepts connections and responds when the test says so.
+fn silent_target() -> (TcpListener, String) {
+    let target = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/", target.local_addr().expect("an address"));
+    (target, url)
+}
+
+#[test]
+fn sigterm_waits_for_the_response_to_an_http_job() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, url) = silent_target();
+    let server = serve_with_grace(data.path(), "1h");
+    let job = json!({"http": {"url": url}, "delivery": "at_most_once"});
+    let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    let (mut connection, _) = target.accept().expect("the request");
+    server.signal("TERM");
+    // Once the listener is closed, the shutdown is under way.
+    let refuses = |_: &u128| {
+        std::thread::sleep(Duration::from_millis(10));
+        std::net::TcpStream::connect(server.address).is_err()
+    };
+    assert!((0..PATIENCE.as_millis() / 10).any(|n| refuses(&n)));
+    let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+    connection.write_all(response).expect("it reads");
+    let (status, log) = server.wait();
+    assert!(status.success(), "{log}");
+    let server = serve(data.path());
+    let done = server.get(&format!("/api/v1/jobs/{id}"));
+    assert_eq!(text(&done, "state"), "succeeded", "{done}");
+}
+
+#[test]
+fn sigterm_gives_back_http_jobs_without_a_response_and_loses_those_that_run_at_most_once() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (target, url) = silent_target();
+    let server = serve_with_grace(data.path(), "100ms");
+    let post = |delivery: &str| {
+        let job = json!({"http": {"url": url}, "delivery": delivery});
+        text(&server.post("/api/v1/jobs", &job), "id").to_owned()
+    };
+    let (again, once) = (post("at_least_once"), post("at_most_once"));
+    let held = [(); 2].map(|()| target.accept().expect("the request"));
+    let (status, log) = server.stop();
+    assert!(status.success(), "{log}");
+    drop(held);
+    let server = serve(data.path());
+    let lost = server.get(&format!("/api/v1/jobs/{once}"));
+    assert_eq!(
+        (text(&lost, "state"), text(&lost, "dead_reason")),
+        ("dead", "lost"),
+        "{lost}"
+    );
+    // The next server sends the request again, as the second attempt, and nothing failed.
+    let (_connection, _) = target.accept().expect("the request");
+    let path = format!("/api/v1/jobs/{again}");
+    let running = server.get(&path);
+    assert_eq!(
+        (&running["attempt"], &running["failures"]),
+        (&json!(2), &json!(0)),
+        "{running}"
+    );
+    let history = server.get(&format!("{path}/history"));
+    assert_eq!(
+        history.pointer("/data/0/outcome"),
+        Some(&json!("released")),
+        "{history}"
+    );
 }

@@ -1,6 +1,7 @@
 //! The configuration of HTTP jobs: settings of the server and of the queue, and secrets.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use crate::support::target::{serve, target, text, until};
 use crate::support::{PATIENCE, Server, command, printed};
@@ -122,13 +123,34 @@ fn the_setting_concurrency_limits_the_http_jobs_of_a_queue() {
             &json!({"http": {"url": slow}, "queue": "a"}),
         );
     }
-    let (unanswered, _) = held.accept().expect("the first request");
-    let quick = json!({"http": {"url": format!("http://{target}/200/x")}, "queue": "b"});
-    server.post("/api/v1/jobs", &quick);
-    seen.recv_timeout(PATIENCE).expect("another queue goes on");
     held.set_nonblocking(true).expect("a listener");
-    assert!(held.accept().is_err(), "one at a time");
-    drop(unanswered);
+    let quick = json!({"http": {"url": format!("http://{target}/200/x")}, "queue": "b"});
+    for _ in 0..4 {
+        let unanswered = accept(&held);
+        // Each job of the other queue shows that the server has looked for work again meanwhile.
+        for _ in 0..5 {
+            server.post("/api/v1/jobs", &quick);
+            seen.recv_timeout(PATIENCE).expect("another queue goes on");
+            assert!(held.accept().is_err(), "one at a time");
+        }
+        let queue = server.get("/api/v1/queues/a");
+        assert_eq!(queue.pointer("/counts/running"), Some(&json!(1)), "{queue}");
+        drop(unanswered); // the request fails, and the next one starts
+    }
+}
+
+/// Returns the next connection to a listener that does not block.
+fn accept(listener: &TcpListener) -> TcpStream {
+    const BETWEEN: Duration = Duration::from_millis(5);
+    let mut tries = 0..PATIENCE.as_millis() / BETWEEN.as_millis();
+    let accepted = tries.find_map(|_| {
+        let accepted = listener.accept().ok();
+        if accepted.is_none() {
+            std::thread::sleep(BETWEEN);
+        }
+        accepted
+    });
+    accepted.expect("the next request comes in time").0
 }
 
 #[test]
@@ -171,8 +193,18 @@ fn settings_of_http_jobs_take_effect() {
     let server = Server::spawn(serving);
     let job = json!({"http": {"url": format!("http://{target}/200/x")}});
     let id = text(&server.post("/api/v1/jobs", &job), "id").to_owned();
+    // A schedule shows how time passes: its jobs are due as well, and nothing starts them.
+    let url = format!("http://{target}/200/later");
+    let later = json!({"kind": "http", "payload": {"url": url}});
+    let each_second = json!({"name": "s", "every": "1s", "overlap": "allow", "job": later});
+    server.post("/api/v1/schedules", &each_second);
+    let queue = until(&server, "/api/v1/queues/default", |queue| {
+        let ready = queue.pointer("/counts/ready").and_then(Value::as_u64);
+        ready >= Some(3)
+    });
+    assert_eq!(queue.pointer("/counts/running"), Some(&json!(0)), "{queue}");
     server.stop();
-    assert!(seen.try_recv().is_err());
+    assert!(seen.try_recv().is_err(), "no server runs HTTP jobs");
     let server = serve(data.path());
     seen.recv_timeout(PATIENCE).expect("another server runs it");
     until(&server, &format!("/api/v1/jobs/{id}"), |job| {

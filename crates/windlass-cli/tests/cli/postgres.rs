@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+use crate::support::figures::Figures;
 use windlass_testkit::cluster;
 
 fn windlass(arguments: &[&str]) -> Output {
@@ -41,24 +42,16 @@ async fn a_database_is_migrated_and_measured() {
         "--future",
         "50",
     ];
-    let bench = [
-        "bench", "store", "--driver", "postgres", "--json", "--url", &url,
-    ];
-    let measured = windlass(&[&bench[..], &small].concat());
-    assert!(measured.status.success(), "{measured:?}");
-    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
-    for key in [
-        "postgres_baseline_per_s",
-        "ratio",
-        "enqueue_per_s",
-        "lifecycle_per_s",
-        "backlog_claim_per_s",
-    ] {
-        assert!(
-            figures[key].as_f64().is_some_and(|figure| figure > 0.0),
-            "{key}: {figures}"
-        );
-    }
+    let bench = ["store", "--driver", "postgres", "--url", &url];
+    let figures = Figures::of(&[&bench[..], &small].concat());
+    figures.check_rates(&[
+        ("/enqueue_per_s", 200),
+        ("/claim_settle_per_s", 200),
+        ("/backlog_claim_per_s", 2 * 200),
+        ("/lifecycle_per_s", 2 * 200),
+        ("/postgres_baseline_per_s", 200),
+    ]);
+    figures.check_ratio("/ratio", "/lifecycle_per_s", "/postgres_baseline_per_s");
     let client = cluster::client(&url).await;
     let waiting: i64 = client
         .query_one("select count(*) from windlass.jobs", &[])
@@ -66,7 +59,7 @@ async fn a_database_is_migrated_and_measured() {
         .unwrap()
         .get(0);
     assert_eq!(waiting, 40 + 50, "all else is done");
-    let refused = windlass(&bench);
+    let refused = windlass(&[&["bench"], &bench[..]].concat());
     assert_eq!(refused.status.code(), Some(1));
     assert!(
         text(&refused.stderr).contains("the database already holds jobs"),
@@ -94,6 +87,42 @@ fn migrate_reports_connection_and_usage_errors() {
     let missing = windlass(&["bench", "store", "--driver", "postgres"]);
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
     assert!(text(&missing.stderr).contains("--url"), "{missing:?}");
+}
+
+#[tokio::test]
+async fn bench_run_drains_with_several_processes() {
+    let url = cluster::database().await;
+    let small = [
+        "--jobs",
+        "300",
+        "--concurrency",
+        "20",
+        "--failing",
+        "20",
+        "--fresh-seconds",
+        "1",
+    ];
+    let bench = [
+        "bench",
+        "run",
+        "--json",
+        "--store",
+        &url,
+        "--processes",
+        "1,2",
+    ];
+    let measured = windlass(&[&bench[..], &small].concat());
+    assert!(measured.status.success(), "{measured:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    for (result, processes) in figures["processes"].as_array().unwrap().iter().zip([1, 2]) {
+        assert_eq!(result["processes"], processes);
+        assert!(result["drain_per_s"].as_f64() > Some(0.0), "{figures}");
+    }
+    let client = cluster::client(&url).await;
+    let sql =
+        "select count(*) from windlass.finished where queue in ('processes-1', 'processes-2')";
+    let finished: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(finished, 600);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

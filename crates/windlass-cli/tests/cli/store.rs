@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output};
 
+use crate::support::figures::Figures;
+
 fn windlass(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_windlass"))
         .args(arguments)
@@ -26,33 +28,30 @@ fn bench_store_measures_sqlite_and_backup_copies_the_store() {
         "--future",
         "40",
     ];
-    let arguments = [&["bench", "store", "--json", "--path", &store][..], &small].concat();
-    let measured = windlass(&arguments);
-    assert!(measured.status.success(), "{measured:?}");
-    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    let arguments = [&["store", "--path", &store][..], &small].concat();
+    let figures = Figures::of(&arguments);
+    // The rates of claims, lifecycles and bare SQLite are medians of three: one run took longer.
+    figures.check_rates(&[
+        ("/enqueue_per_s", 300),
+        ("/claim_settle_per_s", 300),
+        ("/empty_claim_per_s", 2 * 300),
+        ("/backlog_claim_per_s", 2 * 300),
+        ("/lifecycle_per_s", 2 * 300),
+        ("/disk_baseline_per_s", 300),
+        ("/sqlite_baseline_per_s", 2 * 300),
+    ]);
+    figures.check_ratio("/ratio", "/lifecycle_per_s", "/sqlite_baseline_per_s");
+    figures.check_positive(&["/reopen_ms"]);
+    // A batch of seven jobs is enqueued, claimed and settled in at most three commits.
+    let syncs = figures.number("/syncs_per_job");
+    assert!(0.0 < syncs && syncs <= 3.0 / 7.0 + 0.05, "{syncs}");
     for key in [
-        "disk_baseline_per_s",
-        "sqlite_baseline_per_s",
-        "ratio",
-        "enqueue_per_s",
-        "claim_settle_per_s",
-        "lifecycle_per_s",
-        "empty_claim_per_s",
-        "backlog_claim_per_s",
-        "syncs_per_job",
-        "reopen_ms",
+        "/disk_bytes_per_job",
+        "/memory_bytes_per_job",
+        "/longest_pause_ms",
     ] {
-        assert!(
-            figures[key].as_f64().is_some_and(|figure| figure > 0.0),
-            "{key}: {figures}"
-        );
-    }
-    for key in [
-        "disk_bytes_per_job",
-        "memory_bytes_per_job",
-        "longest_pause_ms",
-    ] {
-        assert!(figures[key].is_number(), "{key}: {figures}");
+        let figure = figures.number(key);
+        assert!((0.0..1e6).contains(&figure), "{key}: {figure}");
     }
     assert!(windlass(&["backup", &store, &copy]).status.success());
     let counted = |path: &str, sql: &str| {
@@ -73,7 +72,7 @@ fn bench_store_measures_sqlite_and_backup_copies_the_store() {
     let refused = windlass(&["backup", &store, &copy]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("already exists"));
-    let refused = windlass(&arguments);
+    let refused = windlass(&[&["bench"], &arguments[..]].concat());
     assert_eq!(refused.status.code(), Some(1), "the file already exists");
     // Flags of another driver are refused.
     for (driver, flag) in [
@@ -89,21 +88,21 @@ fn bench_store_measures_sqlite_and_backup_copies_the_store() {
 
 #[test]
 fn bench_store_measures_memory() {
-    let measured = windlass(&[
-        "bench", "store", "--driver", "memory", "--jobs", "100", "--batch", "5", "--json",
+    let figures = Figures::of(&[
+        "store", "--driver", "memory", "--jobs", "100", "--batch", "5",
     ]);
-    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
-    assert!(figures["lifecycle_per_s"].as_f64().unwrap() > 0.0);
-    assert_eq!(figures["reopen_ms"], 0.0, "there is no file to open again");
+    figures.check_rates(&[("/lifecycle_per_s", 2 * 100), ("/enqueue_per_s", 100)]);
+    assert_eq!(
+        figures.json["reopen_ms"], 0.0,
+        "there is no file to open again"
+    );
 }
 
 #[test]
 fn bench_run_measures_jobs_through_the_sdk() {
     for store in [&[][..], &["--store", "memory:"][..]] {
         let small = [
-            "bench",
             "run",
-            "--json",
             "--jobs",
             "300",
             "--concurrency",
@@ -111,42 +110,41 @@ fn bench_run_measures_jobs_through_the_sdk() {
             "--failing",
             "20",
             "--fresh-seconds",
-            "1",
+            "2",
         ];
-        let measured = windlass(&[&small[..], store].concat());
-        assert!(measured.status.success(), "{measured:?}");
-        let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
-        for key in [
-            "fdatasync_ms",
-            "enqueue_one_per_s",
-            "enqueue_bulk_per_s",
-            "drain_per_s",
-        ] {
-            assert!(
-                figures[key].as_f64().is_some_and(|figure| figure > 0.0),
-                "{key}: {figures}"
-            );
-        }
+        let figures = Figures::of(&[&small[..], store].concat());
+        figures.check_positive(&["/fdatasync_ms", "/storm/failures_per_s"]);
+        figures.check_rates(&[
+            ("/enqueue_one_per_s", 300),
+            ("/enqueue_bulk_per_s", 300),
+            ("/drain_per_s", 300),
+        ]);
         for times in [
-            &figures["pickup_ms"],
-            &figures["storm"]["calm_ms"],
-            &figures["storm"]["storm_ms"],
-            &figures["storm"]["unguarded_ms"],
+            "/pickup_ms",
+            "/storm/calm_ms",
+            "/storm/storm_ms",
+            "/storm/unguarded_ms",
         ] {
-            assert!(
-                times["p50"].as_f64() > Some(0.0) && times["p99"].is_number(),
-                "{figures}"
-            );
+            figures.check_percentiles(times);
         }
-        assert_eq!(figures["storm"]["handler_ms"], 5.0);
-        assert_eq!(figures["storm"]["missing"], 0);
-        assert!(
-            figures["storm"]["failures_per_s"].as_f64() > Some(0.0),
-            "{figures}"
-        );
+        assert_eq!(figures.json["storm"]["handler_ms"], 5.0);
+        assert_eq!(figures.json["storm"]["missing"], 0);
     }
     let refused = windlass(&["bench", "run", "--store", "mysql://host"]);
     assert_eq!(refused.status.code(), Some(2));
+    let refused = windlass(&["bench", "run", "--processes", "2"]);
+    assert_eq!(refused.status.code(), Some(2), "one process owns the file");
+}
+
+#[test]
+fn bench_schedules_measures_how_late_they_fire() {
+    let small = ["--schedules", "50", "--rounds", "1"];
+    let measured = windlass(&[&["bench", "schedules", "--json"][..], &small].concat());
+    assert!(measured.status.success(), "{measured:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    let round = &figures["rounds"][0];
+    assert_eq!(round["fired"], 50);
+    assert!(round["lag_ms"]["p99"].as_f64() > Some(0.0), "{figures}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A real server in its own process, and a small HTTP client.
 
 pub(crate) mod failing;
+pub(crate) mod figures;
 pub(crate) mod target;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -292,7 +292,7 @@ impl Chart<'_> {
             ));
             if !text.is_empty() {
                 svg.push_str(&format!(
-                    r#"<text class="t-ink" x="{x}%" dx="{dx}" y="10" text-anchor="{anchor}">{text}</text>"#
+                    r#"<text class="t-ink hide-sm" x="{x}%" dx="{dx}" y="10" text-anchor="{anchor}">{text}</text>"#
                 ));
             }
         }

@@ -7,7 +7,7 @@ use askama::Template;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::Method;
-use windlass_api::{BulkAction, JobFilter, Page, Replay};
+use windlass_api::{BulkAction, FailureGroup, JobFilter, Page, Replay};
 use windlass_core::{ActionId, ActionState, WaitingFor};
 
 pub(super) use self::bulk::BulkView;
@@ -24,6 +24,8 @@ use crate::visit::{Submit, Visit};
 
 /// How many replays and bulk actions a page has.
 const PAGE_ROWS: usize = 25;
+/// The most causes that are named by their error. The others keep their fingerprint.
+const CAUSES_MAX: usize = 8;
 
 pub(super) fn routes() -> Router<Site> {
     Router::new()
@@ -65,6 +67,7 @@ async fn list(visit: Visit) -> PageResult {
     };
     let replays: Page<Replay> = visit.get(&path("replays", "replays")).await?;
     let bulk: Page<BulkAction> = visit.get(&path("bulk-actions", "bulk")).await?;
+    let groups = groups(&visit, &replays.data).await?;
     let (now, zone) = (visit.now(), visit.zone());
     let page = ListTemplate {
         older_replays: replays
@@ -76,7 +79,10 @@ async fn list(visit: Visit) -> PageResult {
         replays: replays
             .data
             .into_iter()
-            .map(|one| ReplayView::new(one, now, zone))
+            .map(|one| {
+                let cause = cause_of(&one, &groups);
+                ReplayView::new(one, cause, now, zone)
+            })
             .collect(),
         bulk: bulk.data.into_iter().map(BulkView::new).collect(),
         commands: vec![
@@ -86,6 +92,39 @@ async fn list(visit: Visit) -> PageResult {
         frame,
     };
     visit.page(&page)
+}
+
+/// The causes that replays name, at most one page of them.
+pub(super) async fn groups(
+    visit: &Visit,
+    replays: &[Replay],
+) -> Result<Vec<FailureGroup>, Failure> {
+    let mut fingerprints: Vec<String> = replays
+        .iter()
+        .filter_map(|replay| replay.filter.fingerprint.as_ref())
+        .map(ToString::to_string)
+        .collect();
+    fingerprints.sort();
+    fingerprints.dedup();
+    let mut groups = Vec::new();
+    for fingerprint in fingerprints.iter().take(CAUSES_MAX) {
+        let path = format!(
+            "/api/v1/failures?limit=1&fingerprint={}",
+            escaped(fingerprint)
+        );
+        let page: Page<FailureGroup> = visit.get(&path).await?;
+        groups.extend(page.data);
+    }
+    Ok(groups)
+}
+
+/// The error of the cause that a replay names, if it is known and may be shown.
+pub(super) fn cause_of<'a>(replay: &Replay, groups: &'a [FailureGroup]) -> Option<&'a str> {
+    let fingerprint = replay.filter.fingerprint.as_ref()?;
+    let group = groups
+        .iter()
+        .find(|group| group.fingerprint == *fingerprint)?;
+    group.sample.error.as_deref()
 }
 
 fn action_id(visit: &Visit) -> Result<ActionId, Failure> {
@@ -112,8 +151,10 @@ async fn show_replay(visit: Visit) -> PageResult {
     };
     let show = format!("windlass replay show {id}");
     let verb = verb.map(|verb| format!("windlass replay {verb} {id}"));
+    let groups = groups(&visit, std::slice::from_ref(&replay)).await?;
+    let cause = cause_of(&replay, &groups);
     let page = ReplayTemplate {
-        replay: ReplayView::new(replay, visit.now(), visit.zone()),
+        replay: ReplayView::new(replay, cause, visit.now(), visit.zone()),
         commands: std::iter::once(show).chain(verb).collect(),
         frame,
     };

@@ -290,7 +290,7 @@ async fn settings(visit: Visit) -> PageResult {
     }
     let page = SettingsTemplate {
         sections,
-        commands: vec!["windlass config show".to_owned()],
+        commands: vec!["windlass config print".to_owned()],
         frame,
     };
     visit.page(&page)

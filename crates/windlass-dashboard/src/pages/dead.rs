@@ -1,6 +1,6 @@
 //! Dead letters: causes of failures with their jobs, or the dead jobs one by one.
 
-mod export;
+pub(super) mod export;
 mod purge;
 mod wizard;
 
@@ -143,10 +143,16 @@ async fn by_cause(visit: Visit) -> PageResult {
         .filter(|group| group.dead + group.retrying > 0)
         .collect();
     let replays = running_replays(&visit).await?;
-    let dead = visit.snapshot().await?.total(|counts| counts.dead);
+    let all_dead = visit.snapshot().await?.total(|counts| counts.dead);
+    // With filters, the page counts what it lists.
+    let dead = match narrow.query().is_empty() || groups.next_cursor.is_some() {
+        true => all_dead,
+        false => groups_left.iter().map(|group| group.dead).sum(),
+    };
+    let named = super::actions::groups(&visit, &replays).await?;
     let causes: Vec<CauseRow> = groups_left
         .into_iter()
-        .map(|group| cause(&visit, group, dead, &replays))
+        .map(|group| cause(&visit, group, all_dead, &replays))
         .collect();
     let open = match causes.iter().find(|cause| cause.is_open) {
         Some(cause) => Some(open(&visit, &cause.group).await?),
@@ -176,7 +182,10 @@ async fn by_cause(visit: Visit) -> PageResult {
         ],
         replays: replays
             .into_iter()
-            .map(|replay| ReplayView::new(replay, visit.now(), visit.zone()))
+            .map(|replay| {
+                let cause = super::actions::cause_of(&replay, &named);
+                ReplayView::new(replay, cause, visit.now(), visit.zone())
+            })
             .collect(),
         causes,
         open,

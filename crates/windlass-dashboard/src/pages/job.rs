@@ -3,6 +3,7 @@
 mod attempt;
 mod change;
 mod drawing;
+mod new;
 mod next;
 
 use askama::Template;
@@ -36,6 +37,7 @@ const PAYLOAD_SHOWN_BYTES: usize = 16 * 1024;
 
 pub(super) fn routes() -> Router<Site> {
     Router::new()
+        .route("/new/job", page(new::new_form).merge(action(new::create)))
         .route("/jobs/{id}", page(show))
         .route(
             "/jobs/{id}/edit",
@@ -118,7 +120,7 @@ async fn show(visit: Visit) -> PageResult {
         payload: PayloadView::new(&job),
         result: result_text(&job),
         meta: meta_rows(&job),
-        commands: commands(&job),
+        commands: commands(&job, &visit.site().backend().about().url),
         older: usize::try_from(job.attempt)
             .unwrap_or(usize::MAX)
             .saturating_sub(attempts.len() + usize::from(job.state == JobState::Running)),
@@ -314,7 +316,8 @@ fn rules_of(retry: Option<&Retry>) -> Option<RetryPolicy> {
     RetryPolicy::from_json(&value).ok()
 }
 
-fn policy_words(policy: &RetryPolicy) -> String {
+/// A retry policy in words.
+pub(super) fn policy_words(policy: &RetryPolicy) -> String {
     let jitter = policy.jitter().words();
     format!("{}, jitter {jitter}", policy.backoff().words())
 }
@@ -330,7 +333,7 @@ fn source_words(source: PolicyFrom) -> &'static str {
 }
 
 /// The query of the policy lab for a policy.
-fn lab_query(retry: &Retry) -> String {
+pub(super) fn lab_query(retry: &Retry) -> String {
     let text = serde_json::to_string(retry).unwrap_or_default();
     format!("?a={}", escaped(text.trim_matches('"')))
 }
@@ -431,7 +434,7 @@ fn meta_rows(job: &Job) -> Vec<(String, String)> {
 }
 
 /// Commands for the same job.
-fn commands(job: &Job) -> Vec<String> {
+fn commands(job: &Job, url: &str) -> Vec<String> {
     let id = job.id;
     let mut commands = vec![
         format!("windlass jobs show {id}"),
@@ -448,11 +451,10 @@ fn commands(job: &Job) -> Vec<String> {
         JobState::Succeeded => {}
     }
     if job.state == JobState::Scheduled {
-        commands.push(format!(
-            "curl -X POST localhost:8080/api/v1/jobs/{id}/run-now"
-        ));
+        commands.push(format!("windlass jobs run-now {id}"));
     }
-    commands.push(change::curl_of(job));
+    commands.push(change::command_of(job));
+    commands.push(change::curl_of(job, url));
     commands
 }
 

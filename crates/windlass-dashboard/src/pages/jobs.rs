@@ -28,6 +28,7 @@ pub(super) fn routes() -> Router<Site> {
         .route("/jobs/selected/apply", action(selected::apply))
         .route("/jobs/all", page(all::form).merge(action(all::preview)))
         .route("/jobs/all/apply", action(all::apply))
+        .route("/jobs/export", page(export))
 }
 
 #[derive(Template)]
@@ -48,6 +49,7 @@ struct JobsPage {
     /// What was examined, if a condition has no index.
     scanned: Option<String>,
     all_link: String,
+    export_link: String,
     clear: Option<String>,
     commands: Vec<String>,
 }
@@ -144,11 +146,21 @@ async fn list(visit: Visit) -> PageResult {
             .map(|cursor| link(&visit.query().with("cursor", cursor))),
         scanned: scanned(&jobs, &visit),
         all_link: format!("{}/jobs/all{}", visit.base(), filters.query()),
+        export_link: format!("{}/jobs/export{}", visit.base(), filters.query()),
         clear: (filters != Fields::default()).then(|| format!("{}/jobs", visit.base())),
-        commands: vec![filter::command("windlass jobs list", &filters)],
+        commands: vec![
+            filter::command("windlass jobs list", &filters),
+            filter::command("windlass jobs export --output jobs.ndjson", &filters),
+        ],
         frame,
     };
     visit.page(&page)
+}
+
+/// Streams all jobs that match as a file.
+async fn export(visit: Visit) -> PageResult {
+    let filters = filter::of(visit.query());
+    super::dead::export::download(visit, "jobs", filters).await
 }
 
 /// How many jobs match, where that is known without counting.

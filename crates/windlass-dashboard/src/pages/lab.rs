@@ -15,7 +15,7 @@ use windlass_core::retry::RetryPolicy;
 use self::drawing::Scales;
 use self::policy::PolicyFields;
 use crate::failure::Failure;
-use crate::fields::Fields;
+use crate::fields::{Fields, escaped};
 use crate::frame::{Frame, Section};
 use crate::markup::Markup;
 use crate::show;
@@ -24,11 +24,15 @@ use crate::visit::Visit;
 
 /// How many jobs fail together if the URL does not say.
 const JOBS_DEFAULT: u64 = 10_000;
+/// The most queues that a policy can be tried on.
+const QUEUES_MAX: usize = 200;
 /// The most attempts that the table lists.
 const TABLE_ROWS: usize = 50;
 
 pub(super) fn routes() -> Router<Site> {
-    Router::new().route("/lab", page(show))
+    Router::new()
+        .route("/lab", page(show))
+        .route("/lab/use", page(use_policy))
 }
 
 /// One of the two policies.
@@ -49,8 +53,11 @@ struct Side {
     curve: Markup,
     lanes: Markup,
     herd: Markup,
+    herd_table: Markup,
     rows: Vec<[String; 4]>,
     more_rows: usize,
+    /// The name of the preset, or the policy as JSON.
+    name: String,
     json: String,
     rust: String,
     cli: String,
@@ -68,6 +75,8 @@ struct LabTemplate {
     presets: Vec<(String, String)>,
     /// All parameters, for forms that change only some of them.
     hidden: Vec<(String, String)>,
+    /// The queues that can use one of the policies.
+    queues: Vec<String>,
     commands: Vec<String>,
 }
 
@@ -102,9 +111,13 @@ async fn show(visit: Visit) -> PageResult {
             side.curve = scales.curve(explanation, side.key);
             side.lanes = scales.lanes(explanation, side.key);
             side.herd = scales.herd(explanation, side.key);
+            side.herd_table = scales.herd_table(explanation);
         }
     }
     let frame = Frame::new(&visit, "Policy lab", Section::Lab).await?;
+    let snapshot = visit.snapshot().await?;
+    let queues = snapshot.queues.iter().take(QUEUES_MAX);
+    let queues = queues.map(|queue| queue.name.to_string()).collect();
     let verdict = match sides.as_slice() {
         [a, b] => verdict(a, b),
         _ => None,
@@ -120,10 +133,25 @@ async fn show(visit: Visit) -> PageResult {
             .collect(),
         hidden: shared(query),
         commands: sides.iter().map(|side| side.cli.clone()).collect(),
+        queues,
         sides,
         frame,
     };
     visit.page(&page)
+}
+
+/// Leads to the settings of a queue, with a policy of the lab as a draft. Nothing changes yet.
+async fn use_policy(visit: Visit) -> PageResult {
+    let query = visit.query();
+    let (Some(queue), Some(policy)) = (query.get("queue"), query.get("policy")) else {
+        return Err(Failure::invalid("choose a queue and a policy"));
+    };
+    let path = format!(
+        "/queues/{}/settings?retry={}",
+        escaped(queue),
+        escaped(policy)
+    );
+    Ok(visit.redirect(&path, None))
 }
 
 /// The parameters of the lab.
@@ -170,7 +198,7 @@ async fn side(
         Err(failure) if failure.status.is_client_error() => (None, Some(failure.detail)),
         Err(failure) => return Err(failure),
     };
-    let json = rules
+    let name = rules
         .as_ref()
         .map_or(String::new(), |rules| compact(rules, preset.as_deref()));
     Ok(Side {
@@ -187,7 +215,7 @@ async fn side(
         }),
         cli: format!(
             "windlass policy explain {} --jobs {jobs}",
-            super::dead::quoted(&json)
+            super::dead::quoted(&name)
         ),
         peak: explanation
             .as_ref()
@@ -207,13 +235,17 @@ async fn side(
         more_rows: explanation
             .as_ref()
             .map_or(0, |one| one.attempts.len().saturating_sub(TABLE_ROWS)),
-        json,
+        json: rules
+            .as_ref()
+            .map_or(String::new(), |rules| rules.to_json().to_string()),
+        name,
         fields,
         preset,
         failure,
         curve: Markup::default(),
         lanes: Markup::default(),
         herd: Markup::default(),
+        herd_table: Markup::default(),
         explanation,
     })
 }

@@ -8,7 +8,7 @@ use askama::Template;
 use axum::Router;
 use windlass_api::{FailureGroup, JobPage, Page, Queue};
 
-use super::overview::charts::{Charts, Times};
+use super::overview::charts::{Charts, Times, times_table};
 use super::overview::{Figure, QueueRow, active_jobs, recent, rows, seconds_of};
 use crate::draw;
 use crate::failure::Failure;
@@ -89,9 +89,12 @@ struct QueuePage {
     share_set: String,
     charts: Charts,
     times: [(&'static str, Times); 2],
+    times_table: Markup,
     limits: Vec<Gauge>,
     guards: Vec<Gauge>,
     policy: String,
+    /// The query of the policy lab for it.
+    lab_query: Option<String>,
     commands: Vec<String>,
 }
 
@@ -140,10 +143,12 @@ async fn show_queue(visit: Visit) -> PageResult {
         share_now: show::percent(recent.as_ref().and_then(lanes::retry_share)),
         share_set: lanes::ratio_in_words(&queue),
         times: Times::wait_and_run(&series, visit.zone()),
+        times_table: times_table(&series, visit.zone(), "Retries", lanes::retry_share),
         charts: Charts::new(&series, visit.zone(), range),
         limits: lanes::limits(&queue, recent.as_ref(), seconds),
         guards: lanes::guards(&queue, recent.as_ref(), &lanes),
         policy: change::policy_in_words(&queue),
+        lab_query: queue.settings.retry.as_ref().map(super::job::lab_query),
         path: format!("/queues/{}", escaped(&name)),
         commands: vec![
             format!("windlass queues show {name}"),

@@ -9,6 +9,7 @@ use windlass_api::{Firing, JobState, Occurrence, Page, Schedule, ScheduleView};
 use windlass_core::format_duration;
 use windlass_core::schedule::{Expression, Missed, Overlap};
 
+use super::dead::quoted;
 use crate::failure::Failure;
 use crate::fields::escaped;
 use crate::frame::{Frame, Look, Section};
@@ -101,8 +102,15 @@ pub(super) fn sentence(words: &str) -> String {
 
 /// The local time of an occurrence without its offset: `2026-03-18 02:30:00`.
 fn local_text(local: &str) -> String {
-    let text: String = local.chars().take(19).collect();
-    text.replace('T', "\u{a0}")
+    let plain: String = local.chars().take(19).collect();
+    let Ok(at) = plain.parse::<jiff::civil::DateTime>() else {
+        return plain.replace('T', "\u{a0}");
+    };
+    let format = match at.second() {
+        0 => "%a %-d %b %Y, %H:%M",
+        _ => "%a %-d %b %Y, %H:%M:%S",
+    };
+    at.strftime(format).to_string().replace(' ', "\u{a0}")
 }
 
 /// A schedule as a row.
@@ -187,6 +195,15 @@ async fn show(visit: Visit, chosen: Option<String>) -> PageResult {
         .as_ref()
         .map_or("UTC".to_owned(), |panel| panel.schedule.timezone.clone());
     let name = chosen_name.unwrap_or_default();
+    let mut commands = vec![format!(
+        "windlass schedules next {} --tz {zone}",
+        quoted(&rule)
+    )];
+    if !name.is_empty() {
+        commands.extend(
+            ["show", "run-now"].map(|verb| format!("windlass schedules {verb} {}", quoted(&name))),
+        );
+    }
     let page = SchedulesTemplate {
         paused: rows
             .iter()
@@ -195,14 +212,7 @@ async fn show(visit: Visit, chosen: Option<String>) -> PageResult {
         next: page
             .next_cursor
             .map(|cursor| visit.query().with("cursor", &cursor).query()),
-        commands: vec![
-            format!(
-                "windlass schedule next {} --tz {zone}",
-                super::dead::quoted(&rule)
-            ),
-            format!("curl localhost:8080{}", api_path(&name)),
-            format!("curl -X POST localhost:8080{}/run-now", api_path(&name)),
-        ],
+        commands,
         rows,
         panel,
         frame,

@@ -18,6 +18,7 @@ use super::{ActionError, Work, count, step};
 use crate::audit::{Actor, Audit};
 use crate::engine::Engine;
 use crate::event::ActionEvent;
+use crate::failure_lines::FailureLines;
 use crate::poison::lock;
 use crate::saturate::to_u64;
 use crate::watchdog::Pulse;
@@ -371,11 +372,14 @@ impl ActionRunner {
     /// Carries actions on until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken, pulse: Arc<Pulse>) {
         let clock = Arc::clone(self.engine.clock());
+        let mut failures = FailureLines::default();
         loop {
             let changed = self.engine.actions_changed().notified();
             pulse.busy(clock.now());
             let activity = self.pass().await.unwrap_or_else(|error| {
-                warn!(%error, "carrying bulk actions on failed; retrying at the next pass");
+                if let Some(suppressed) = failures.admit(clock.elapsed()) {
+                    warn!(%error, suppressed, "carrying bulk actions on failed; retrying at the next pass");
+                }
                 Activity::Idle
             });
             pulse.rest();

@@ -15,6 +15,7 @@ use windlass_core::{Timestamp, WorkerName};
 use windlass_store::{Document, Expected, StoreError};
 
 use crate::engine::Engine;
+use crate::failure_lines::FailureLines;
 use crate::poison::lock;
 
 /// The collection of the signal documents: one per worker, with the worker's name as its key.
@@ -143,10 +144,13 @@ impl Signals {
     pub(super) async fn changed(&self, changes: &mut watch::Receiver<u64>) {
         let watch = async {
             let _watching = self.watching.lock().await;
+            let mut failures = FailureLines::default();
             loop {
                 self.engine.clock().sleep(FRESH_FOR).await;
-                if let Err(error) = self.all().await {
-                    warn!(%error, "reading worker signals failed; retrying");
+                if let Err(error) = self.all().await
+                    && let Some(suppressed) = failures.admit(self.engine.clock().elapsed())
+                {
+                    warn!(%error, suppressed, "reading worker signals failed; retrying");
                 }
             }
         };

@@ -17,8 +17,8 @@ use windlass_sqlite::SqliteStore;
 use windlass_store::{
     AttemptId, AttemptReport, Change, Claim, ClaimRetry, Kinds, Store, WorkerLocation,
 };
-use windlass_testkit::Faulty;
 use windlass_testkit::world::{World, check_tallies, constant, new_job, seconds, t0};
+use windlass_testkit::{Faulty, seeds};
 
 const VERBS: [&str; 8] = [
     "change",
@@ -353,14 +353,14 @@ async fn simulate(seed: u64, store: Arc<dyn Store>) {
 
 #[tokio::test]
 async fn replays_and_tallies_survive_every_fault() {
-    for seed in 0..100 {
+    for seed in seeds(0, 100) {
         simulate(seed, Arc::new(MemoryStore::new())).await;
     }
 }
 
 #[tokio::test]
 async fn the_same_in_sqlite() {
-    for seed in 1000..1010 {
+    for seed in seeds(1000, 10) {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("jobs.db"), t0(), seed).unwrap();
         simulate(seed, Arc::new(store)).await;

@@ -12,7 +12,7 @@ use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, wor
 
 /// The lines of one test.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -26,7 +26,7 @@ impl Write for Lines {
 }
 
 impl Lines {
-    fn at(level: Level) -> (Lines, DefaultGuard) {
+    pub(crate) fn at(level: Level) -> (Lines, DefaultGuard) {
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -36,7 +36,7 @@ impl Lines {
         (lines, tracing::subscriber::set_default(subscriber.finish()))
     }
 
-    fn with(&self, text: &str) -> Vec<String> {
+    pub(crate) fn with(&self, text: &str) -> Vec<String> {
         let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         let found = all.lines().filter(|line| line.contains(text));
         found.map(str::to_owned).collect()

@@ -4,6 +4,7 @@ mod discovery;
 mod faults;
 mod lingering;
 mod logs;
+mod outage;
 mod queues;
 mod refused;
 mod retention;

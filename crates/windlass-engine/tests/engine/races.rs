@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::json;
 use windlass_core::retry::AttemptLimit;
 use windlass_core::schedule::{Expression, NewSchedule};
@@ -58,28 +59,70 @@ async fn a_node_with_a_wrong_clock_delays_no_sweep(world: World) {
     assert_eq!(lost, 1);
 }
 
-async fn a_sweep_with_outdated_data_changes_nothing(world: World) {
-    let id = world.enqueue(new_job("a")).await;
-    let (worker, _) = worker(1).succeeds("a").build(&world);
-    worker.crash_after_claim().await.unwrap();
-    world.clock.advance(seconds(31.0));
-    let now = world.engine.now();
+/// The order in which a late report and the sweep reach the store.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Order {
+    ReportFirst,
+    SweepFirst,
+    /// Both are on their way at once: the store decides.
+    Together,
+}
+
+/// The worker was only slow: its report races the sweep that ends its attempt as lost.
+async fn a_late_report_and_a_sweep_that_race_end_each_attempt_once(world: World) {
+    use Order::{ReportFirst, SweepFirst, Together};
+    const JOBS: u32 = 8;
     let store = world.engine.store();
-    let of = AttemptId {
-        job: id,
-        attempt: 1,
-    };
-    // The worker was only slow: its outcome arrives before the sweep is written.
-    let settled = store
-        .settle(vec![report(of, Report::Succeeded(None))], now)
-        .await
-        .unwrap();
-    assert!(
-        matches!(settled[..], [Settled::Done(_)]),
-        "an expired lease that nobody swept"
-    );
-    assert_eq!(store.sweep(10, now, 0).await.unwrap(), Swept::default());
-    assert_eq!(world.state(id).await, State::Succeeded);
+    let race = [Together; 12];
+    for order in [ReportFirst, SweepFirst].into_iter().chain(race) {
+        let mut ids = Vec::new();
+        for _ in 0..JOBS {
+            ids.push(world.enqueue(new_job("a")).await);
+        }
+        let (worker, _) = worker(JOBS).no_policy().succeeds("a").build(&world);
+        worker.crash_after_claim().await.unwrap();
+        world.clock.advance(seconds(31.0));
+        let now = world.engine.now();
+        let attempts = ids.iter().map(|id| AttemptId {
+            job: *id,
+            attempt: 1,
+        });
+        let settles = join_all(attempts.map(|of| async move {
+            let end = report(of, Report::Succeeded(None));
+            let settled = store.settle(vec![end], now).await.unwrap();
+            (of, matches!(settled[..], [Settled::Done(_)]))
+        }));
+        let sweep = async { store.sweep(100, now, 0).await.unwrap().lost };
+        let (settled, lost) = match order {
+            ReportFirst => {
+                let settled = settles.await;
+                (settled, sweep.await)
+            }
+            SweepFirst => {
+                let lost = sweep.await;
+                (settles.await, lost)
+            }
+            Together => tokio::join!(settles, sweep),
+        };
+        for (of, is_settled) in settled {
+            let is_lost = lost.iter().any(|(lost, _)| *lost == of);
+            assert_ne!(is_settled, is_lost, "{order:?}: one of them ends {of:?}");
+            match order {
+                ReportFirst => assert!(is_settled, "an expired lease that nobody swept"),
+                SweepFirst => assert!(is_lost, "a swept attempt settles nothing"),
+                Together => {}
+            }
+            let (state, outcome) = match is_settled {
+                true => (State::Succeeded, Outcome::Succeeded),
+                false => (State::Dead(DeadReason::Exhausted), Outcome::Lost),
+            };
+            assert_eq!(world.state(of.job).await, state, "{order:?}");
+            let rows = world.history(of.job).await;
+            let outcomes: Vec<_> = rows.iter().map(|row| row.outcome).collect();
+            assert_eq!(outcomes, [outcome], "{order:?}");
+        }
+        assert_eq!(store.sweep(100, now, 0).await.unwrap(), Swept::default());
+    }
 }
 
 async fn only_one_of_cancel_complete_sweep_and_run_now_wins(world: World) {
@@ -536,7 +579,7 @@ async fn jobs_that_an_embedded_store_lost_with_its_last_process_emit_events() {
 
 windlass_testkit::on_every_store! {
     a_node_with_a_wrong_clock_delays_no_sweep;
-    a_sweep_with_outdated_data_changes_nothing;
+    a_late_report_and_a_sweep_that_race_end_each_attempt_once;
     only_one_of_cancel_complete_sweep_and_run_now_wins;
     two_schedulers_fire_an_occurrence_once;
     after_a_jump_ahead_leases_get_their_grace_and_due_jobs_run;

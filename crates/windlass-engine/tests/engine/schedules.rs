@@ -135,7 +135,7 @@ async fn run_extra(world: &World, name: &str, extra: ManualRun, micros: Range<u6
         ..Fire::nothing(&schedule)
     };
     let ids = fire.jobs.iter().map(|job| job.id).collect();
-    store.fire(fire, now).await.unwrap();
+    store.fire(vec![fire], now).await.unwrap();
     ids
 }
 
@@ -420,4 +420,50 @@ async fn a_schedule_that_cannot_fire_is_tried_again_now_and_then() {
     let (_, (asked, fired)) = tokio::join!(running, watch);
     assert!((5..=20).contains(&asked), "{asked} times in ten seconds");
     assert_eq!(fired, 1);
+}
+
+#[tokio::test]
+async fn a_schedule_that_the_database_refuses_does_not_hold_up_the_others() {
+    let world = World::sqlite();
+    for name in ["bad", "good", "later"] {
+        put(&world.engine, name, 60.0, |_| {}).await;
+    }
+    let store = world.engine.store();
+    let which = ScheduleRef::Name(ScheduleName::new("bad").unwrap());
+    let bad = store.schedule(&which).await.unwrap().unwrap();
+    let path = world.folder.as_ref().unwrap().path().join("jobs.db");
+    let file = rusqlite::Connection::open(path).unwrap();
+    let sql = format!(
+        "create trigger refuse before insert on occurrences when new.schedule = x'{:032x}'
+         begin select raise(abort, 'no'); end",
+        bad.id.as_u128()
+    );
+    file.execute_batch(&sql).unwrap();
+    let scheduler = scheduler(&world.engine);
+    world.clock.advance(seconds(60.0));
+    assert_eq!(scheduler.pass(world.engine.now()).await.unwrap(), 2);
+    let retry_at = scheduler.next_at().await.unwrap();
+    assert_eq!(
+        retry_at,
+        Some(world.engine.now().saturating_add(seconds(1.0)))
+    );
+    assert_eq!(scheduler.pass(world.engine.now()).await.unwrap(), 0);
+    world.clock.advance(seconds(1.0));
+    assert_eq!(
+        scheduler.pass(world.engine.now()).await.unwrap(),
+        0,
+        "refused again"
+    );
+    let retry_at = scheduler.next_at().await.unwrap();
+    assert_eq!(
+        retry_at,
+        Some(world.engine.now().saturating_add(seconds(2.0)))
+    );
+    file.execute_batch("drop trigger refuse").unwrap();
+    world.clock.advance(seconds(2.0));
+    assert_eq!(scheduler.pass(world.engine.now()).await.unwrap(), 1);
+    assert_eq!(
+        scheduler.next_at().await.unwrap(),
+        Some(t0().saturating_add(seconds(120.0)))
+    );
 }

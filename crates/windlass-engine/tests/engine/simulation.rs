@@ -11,8 +11,8 @@ use windlass_core::{
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::Store;
-use windlass_testkit::Faulty;
 use windlass_testkit::world::{World, constant, failed, new_job, seconds, t0, worker};
+use windlass_testkit::{Faulty, seeds};
 
 const VERBS: [&str; 6] = ["claim", "settle", "renew", "sweep", "beat", "nodes"];
 
@@ -124,14 +124,14 @@ async fn simulate(seed: u64, store: Arc<dyn Store>) {
 
 #[tokio::test]
 async fn after_any_crash_every_job_finishes_and_every_attempt_is_in_the_history() {
-    for seed in 0..300 {
+    for seed in seeds(0, 300) {
         simulate(seed, Arc::new(MemoryStore::new())).await;
     }
 }
 
 #[tokio::test]
 async fn the_same_in_sqlite() {
-    for seed in 1000..1020 {
+    for seed in seeds(1000, 20) {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("jobs.db"), t0(), seed).unwrap();
         simulate(seed, Arc::new(store)).await;

@@ -26,6 +26,7 @@ use windlass_testkit::World;
 use windlass_testkit::cluster;
 use windlass_testkit::world::{failed, new_job, t0};
 
+use crate::support::log::Log;
 use crate::support::{Reply, Target, local, system, worker_config};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -471,4 +472,33 @@ async fn the_target_can_verify_a_test_of_a_hook() {
         [job.id]
     );
     assert_eq!(reports[0].state(), State::Succeeded);
+}
+
+#[tokio::test]
+async fn the_log_says_once_that_no_worker_sends_reports_and_when_one_does_again() {
+    let log = Log::default();
+    let _subscriber = tracing::subscriber::set_default(log.clone());
+    let stage = Stage::new(World::memory(), &[HookEvent::Dead]).await;
+    let look = async || {
+        let now = stage.world.clock.now();
+        stage.watcher.pass(now).await.expect("a store");
+        stage.advance(20);
+    };
+    let (missing, back) = (
+        "no live worker runs HTTP jobs",
+        "a worker runs HTTP jobs again",
+    );
+    look().await; // workers may still be starting
+    assert_eq!((log.count(missing), log.count(back)), (0, 0));
+    look().await;
+    look().await;
+    assert_eq!((log.count(missing), log.count(back)), (1, 0));
+    stage
+        .worker
+        .pass(&stage.world.clock)
+        .await
+        .expect("a store");
+    look().await;
+    look().await;
+    assert_eq!((log.count(missing), log.count(back)), (1, 1));
 }

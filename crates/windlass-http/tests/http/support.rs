@@ -1,5 +1,7 @@
 //! HTTP jobs on a store in virtual time, and a real target on this machine that answers by script.
 
+pub(crate) mod log;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;

@@ -1,4 +1,6 @@
-//! Claims with limits: queue limits, concurrency keys, a cap on running retries, or named jobs.
+//! Claims with limits: queue limits, a cap on running retries, or named jobs.
+//!
+//! Concurrency keys alone do not need this: `windlass.claim_keyed_v1` takes them into account.
 //!
 //! Such a claim must count before it takes anything: how many jobs run in the queue, how many run
 //! with each concurrency key, how many started within the period of a rate. Two claims that count
@@ -7,9 +9,11 @@
 //! older than the lock), then chooses with the rules of `core`, and holds the lock until it
 //! commits. Claims with limits of the same queue therefore run one after the other.
 //!
-//! All claims lock in the same order, so they cannot deadlock: the queue first, then the keys.
+//! All claims lock in the same order, so they cannot deadlock: the queue first, then the keys of
+//! its first candidates in order. Keys of later candidates are locked without waiting; jobs whose
+//! key another transaction uses stay for the next claim. Jobs whose key is full are parked.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::LazyLock;
 
 use windlass_core::fairness::{ClaimPlan, Taken};
@@ -24,9 +28,6 @@ use crate::session::Session;
 use crate::unreadable::Unreadable;
 use crate::watermark::{ClaimOrder, FRONT};
 
-/// The advisory lock of a claim that counts running jobs by concurrency key.
-const KEYS_LOCK: i64 = 0x6B65_7973;
-
 /// The least number of candidates that one query fetches.
 const FETCH_MIN: u32 = 100;
 
@@ -39,24 +40,17 @@ pub(super) async fn claim(
     session: &mut Session,
     claim_params: &ClaimParams<'_>,
     bounded: bool,
-    keyed: bool,
 ) -> DriverResult<Result<Claimed, Vec<Unreadable>>> {
     let Allowance { plan, limits, now } = allowance(session, claim_params, bounded).await?;
-    let running = if keyed {
-        running_by_key(session, now).await?
-    } else {
-        BTreeMap::new()
-    };
+    let sql = "select from windlass.unpark_overdue_v1($1)";
+    session.queue(sql, params![Time(now)])?;
+    let mut keys = Keys::default();
     let mut lanes = [
         Candidates::new(0, plan.limit.min(plan.fresh_max)),
         Candidates::new(1, plan.limit.min(plan.retries_max)),
     ];
-    let mut choice = Choice {
-        running,
-        keyed,
-        plan,
-    };
-    let (chosen, both_lanes_ready) = choice.choose(session, claim_params, &mut lanes).await?;
+    let (chosen, both_lanes_ready) =
+        choose(session, claim_params, plan, &mut lanes, &mut keys).await?;
     let ids = row::uuids(chosen.iter().copied());
     let rows = session
         .query(
@@ -72,7 +66,8 @@ pub(super) async fn claim(
             ],
         )
         .await?;
-    if let Some(rate) = limits.rate {
+    // A claim that starts nothing may be ahead of the next one, so it forgets no start.
+    if let Some(rate) = limits.rate.filter(|_| !rows.is_empty()) {
         let since = Time(now.saturating_sub(rate.period));
         let started = int(saturating_u32(rows.len()));
         let sql = include_str!("../../sql/record_starts.sql");
@@ -85,7 +80,16 @@ pub(super) async fn claim(
         session.roll_back().await?;
         return Ok(Err(unreadable));
     }
-    session.commit().await?;
+    if keys.full.is_empty() {
+        session.commit().await?;
+    } else {
+        // The last statement: it locks running jobs, whose end must not wait for this client.
+        let full = row::uuids(keys.full);
+        let sql = "select windlass.park_v1($1, $2)";
+        session
+            .query_and_commit(sql, params![full, Time(now)])
+            .await?;
+    }
     let positions: HashMap<JobId, usize> = chosen.into_iter().zip(0..).collect();
     jobs.sort_by_key(|job: &Job| positions.get(&job.id));
     Ok(Ok(Claimed {
@@ -162,25 +166,67 @@ async fn allowance(
     Ok(Allowance { plan, limits, now })
 }
 
-/// Returns how many jobs run with each concurrency key. Sweeps skip unreadable jobs, so these count
-/// only until their lease expires.
-async fn running_by_key(
-    session: &mut Session,
-    now: Timestamp,
-) -> DriverResult<BTreeMap<String, u32>> {
-    session
-        .query("select pg_advisory_xact_lock($1)", params![KEYS_LOCK])
-        .await?;
-    let sql = "select concurrency_key, count(*) from windlass.jobs
-         where lease_until is not null and (unreadable is null or lease_until > $1) and concurrency_key is not null
-         group by concurrency_key";
-    let rows = session.query(sql, params![Time(now)]).await?;
-    let mut running = BTreeMap::new();
-    for row in &rows {
-        let count: i64 = row.try_get(1)?;
-        running.insert(row.try_get(0)?, saturating_u32(count));
+/// The concurrency keys that a claim met.
+#[derive(Default)]
+struct Keys {
+    /// How many jobs run with each key; `None` if another transaction uses the key.
+    running: BTreeMap<String, Option<u32>>,
+    /// Jobs whose key is full.
+    full: Vec<JobId>,
+}
+
+impl Keys {
+    /// Locks keys that the claim has not met before, and counts their running jobs.
+    async fn lock(
+        &mut self,
+        session: &mut Session,
+        candidates: &VecDeque<Candidate>,
+        now: Timestamp,
+    ) -> DriverResult<()> {
+        let keys = candidates.iter().filter_map(|found| found.key.as_ref());
+        let new = keys.map(|(key, _)| key.as_str());
+        let new: BTreeSet<&str> = new.filter(|key| !self.running.contains_key(*key)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        // Only the first lock waits, while the claim holds no other keys.
+        let (new, wait) = (Vec::from_iter(new), self.running.is_empty());
+        let sql = "select * from windlass.lock_keys_v1($1, $2, $3)";
+        let rows = session.query(sql, params![new, Time(now), wait]).await?;
+        let mut running: Vec<Option<u32>> = vec![None; new.len()];
+        for found in &rows {
+            let number = row::count(found, 0)? as usize;
+            if let Some(running) = running.get_mut(number.saturating_sub(1)) {
+                *running = Some(row::count(found, 1)?);
+            }
+        }
+        let new = new.into_iter().map(str::to_owned);
+        self.running.extend(new.zip(running));
+        Ok(())
     }
-    Ok(running)
+
+    /// Whether the candidate may start. Notes it if its key is full.
+    fn admit(&mut self, candidate: &Candidate) -> bool {
+        let Some((key, limit)) = &candidate.key else {
+            return true;
+        };
+        match self.running.get(key) {
+            Some(Some(running)) if running < limit => true,
+            Some(Some(_)) => {
+                self.full.push(candidate.id);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Counts a job that the claim starts.
+    fn start(&mut self, candidate: &Candidate) {
+        let key = candidate.key.as_ref();
+        if let Some(Some(running)) = key.and_then(|(key, _)| self.running.get_mut(key)) {
+            *running += 1;
+        }
+    }
 }
 
 /// A job that the claim may take.
@@ -218,25 +264,25 @@ impl Candidates {
         self.fetched.front().map(|candidate| candidate.order)
     }
 
-    /// Drops candidates with a full key from the front. Fetches more if none are left.
+    /// Drops candidates that must not start from the front. Fetches more if none are left.
     async fn advance(
         &mut self,
         session: &mut Session,
         claim_params: &ClaimParams<'_>,
-        running: &BTreeMap<String, u32>,
-        keyed: bool,
+        keys: &mut Keys,
     ) -> DriverResult<()> {
         loop {
-            let full =
-                |key: &(String, u32)| running.get(&key.0).is_some_and(|count| *count >= key.1);
-            let blocked = |candidate: &Candidate| candidate.key.as_ref().is_some_and(full);
-            while self.fetched.front().is_some_and(blocked) {
+            while let Some(candidate) = self.fetched.front() {
+                if keys.admit(candidate) {
+                    return Ok(());
+                }
                 self.fetched.pop_front();
             }
-            if !self.fetched.is_empty() || self.at_end {
+            if self.at_end {
                 return Ok(());
             }
-            self.fetch(session, claim_params, running, keyed).await?;
+            self.fetch(session, claim_params).await?;
+            keys.lock(session, &self.fetched, claim_params.now).await?;
         }
     }
 
@@ -244,31 +290,29 @@ impl Candidates {
         &mut self,
         session: &mut Session,
         claim_params: &ClaimParams<'_>,
-        running: &BTreeMap<String, u32>,
-        keyed: bool,
     ) -> DriverResult<()> {
-        let keys: Vec<&str> = running.keys().map(String::as_str).collect();
-        let counts: Vec<i32> = running.values().map(|count| int(*count)).collect();
         let (rank, at, id) = columns(self.after);
-        let ids = claim_params.claim.jobs.as_ref();
-        let ids: Option<Vec<_>> = ids.map(|ids| row::uuids(ids.iter().copied()));
+        let named = claim_params.claim.jobs.as_ref();
+        let sql = if named.is_some() {
+            include_str!("../../sql/select_named.sql")
+        } else {
+            include_str!("../../sql/select_candidates.sql")
+        };
+        let named: Option<Vec<_>> = named.map(|ids| row::uuids(ids.iter().copied()));
         let rows = session
             .query(
-                include_str!("../../sql/select_candidates.sql"),
+                sql,
                 params![
                     claim_params.queue,
                     self.lane,
                     Time(claim_params.now),
                     claim_params.kinds,
-                    ids,
+                    claim_params.includes,
                     rank,
                     at,
                     id,
                     bigint(self.fetch_size.into()),
-                    keyed,
-                    keys,
-                    counts,
-                    claim_params.includes,
+                    named,
                 ],
             )
             .await?;
@@ -300,51 +344,32 @@ impl Candidates {
     }
 }
 
-struct Choice {
-    /// The number of running jobs by concurrency key; empty if no due job has one.
-    running: BTreeMap<String, u32>,
-    keyed: bool,
+/// Chooses candidates one by one as the plan says. Returns them, and whether both lanes had any.
+async fn choose(
+    session: &mut Session,
+    claim_params: &ClaimParams<'_>,
     plan: ClaimPlan,
-}
-
-impl Choice {
-    /// Chooses candidates one by one as the plan says. Returns them, and whether both lanes had
-    /// any.
-    async fn choose(
-        &mut self,
-        session: &mut Session,
-        claim_params: &ClaimParams<'_>,
-        lanes: &mut [Candidates; 2],
-    ) -> DriverResult<(Vec<JobId>, bool)> {
-        let [fresh, retries] = lanes;
-        fresh
-            .advance(session, claim_params, &self.running, self.keyed)
-            .await?;
-        retries
-            .advance(session, claim_params, &self.running, self.keyed)
-            .await?;
-        let both_lanes_ready = fresh.front().is_some() && retries.front().is_some();
-        let (mut taken, mut chosen) = (Taken::default(), Vec::new());
-        while let Some(lane) = self.plan.next_lane(taken, fresh.front(), retries.front()) {
-            let (candidates, count) = match lane {
-                Lane::Fresh => (&mut *fresh, &mut taken.fresh),
-                Lane::Retry => (&mut *retries, &mut taken.retries),
-            };
-            let Some(candidate) = candidates.fetched.pop_front() else {
-                break;
-            };
-            *count += 1;
-            if let Some((key, _)) = candidate.key {
-                *self.running.entry(key).or_default() += 1;
-            }
-            chosen.push(candidate.id);
-            fresh
-                .advance(session, claim_params, &self.running, self.keyed)
-                .await?;
-            retries
-                .advance(session, claim_params, &self.running, self.keyed)
-                .await?;
-        }
-        Ok((chosen, both_lanes_ready))
+    lanes: &mut [Candidates; 2],
+    keys: &mut Keys,
+) -> DriverResult<(Vec<JobId>, bool)> {
+    let [fresh, retries] = lanes;
+    fresh.advance(session, claim_params, keys).await?;
+    retries.advance(session, claim_params, keys).await?;
+    let both_lanes_ready = fresh.front().is_some() && retries.front().is_some();
+    let (mut taken, mut chosen) = (Taken::default(), Vec::new());
+    while let Some(lane) = plan.next_lane(taken, fresh.front(), retries.front()) {
+        let (candidates, count) = match lane {
+            Lane::Fresh => (&mut *fresh, &mut taken.fresh),
+            Lane::Retry => (&mut *retries, &mut taken.retries),
+        };
+        let Some(candidate) = candidates.fetched.pop_front() else {
+            break;
+        };
+        *count += 1;
+        keys.start(&candidate);
+        chosen.push(candidate.id);
+        fresh.advance(session, claim_params, keys).await?;
+        retries.advance(session, claim_params, keys).await?;
     }
+    Ok((chosen, both_lanes_ready))
 }

@@ -9,6 +9,8 @@ use windlass_core::{Delivery, Payload, Report, Running, Settlement, Timestamp, s
 use windlass_store::{AttemptId, AttemptReport};
 
 use super::{LOCK, attempt_id};
+use crate::claim::Claimable;
+use crate::concurrency_key;
 use crate::error::DriverResult;
 use crate::param::{Time, int, params};
 use crate::row::{self, uuids};
@@ -18,6 +20,15 @@ use crate::session::Session;
 pub(super) struct Successes<'a> {
     pub(super) positions: Vec<usize>,
     reports: Vec<&'a AttemptReport>,
+}
+
+/// What the statement has done.
+#[derive(Default)]
+pub(super) struct Done {
+    /// The attempts that it ended.
+    pub(super) settlements: HashMap<AttemptId, Settlement>,
+    /// Jobs whose concurrency key became free.
+    pub(super) unparked: Vec<Claimable>,
 }
 
 /// The columns of the statement that ends them.
@@ -39,13 +50,9 @@ impl<'a> Successes<'a> {
     }
 
     /// Ends all of them in a transaction of their own.
-    pub(super) async fn end(
-        &self,
-        session: &mut Session,
-        now: Timestamp,
-    ) -> DriverResult<HashMap<AttemptId, Settlement>> {
+    pub(super) async fn end(&self, session: &mut Session, now: Timestamp) -> DriverResult<Done> {
         if self.reports.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(Done::default());
         }
         let Columns {
             ids,
@@ -55,7 +62,7 @@ impl<'a> Successes<'a> {
         } = self.columns();
         let params = params![ids, attempts, results, details, Time(now)];
         let rows = session.single(SUCCEED, params).await?;
-        self.settlements(&rows, now)
+        self.done(&rows, now)
     }
 
     /// Ends all of them, and locks other running jobs in the same round trip. Returns the rows of
@@ -65,10 +72,10 @@ impl<'a> Successes<'a> {
         session: &mut Session,
         others: Vec<Uuid>,
         now: Timestamp,
-    ) -> DriverResult<(HashMap<AttemptId, Settlement>, Vec<Row>)> {
+    ) -> DriverResult<(Done, Vec<Row>)> {
         if self.reports.is_empty() {
             let rows = session.query(&LOCK, params![others]).await?;
-            return Ok((HashMap::new(), rows));
+            return Ok((Done::default(), rows));
         }
         let Columns {
             ids,
@@ -80,7 +87,7 @@ impl<'a> Successes<'a> {
         let [done, locked] = session
             .queries([(SUCCEED, params), (&LOCK, params![others])])
             .await?;
-        Ok((self.settlements(&done, now)?, locked))
+        Ok((self.done(&done, now)?, locked))
     }
 
     fn columns(&self) -> Columns {
@@ -96,28 +103,32 @@ impl<'a> Successes<'a> {
         }
     }
 
-    /// Reads the attempts that the statement has ended.
-    fn settlements(
-        &self,
-        rows: &[Row],
-        now: Timestamp,
-    ) -> DriverResult<HashMap<AttemptId, Settlement>> {
+    /// Reads what the statement has done.
+    fn done(&self, rows: &[Row], now: Timestamp) -> DriverResult<Done> {
+        let (ended, unparked): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|found| {
+            found
+                .try_get::<_, Option<Uuid>>(0)
+                .is_ok_and(|id| id.is_some())
+        });
         let results = self.reports.iter();
         let results: HashMap<AttemptId, Option<&Payload>> = results
             .map(|report| (report.attempt_id, result_of(report)))
             .collect();
-        let mut done = HashMap::with_capacity(rows.len());
-        for found in rows {
+        let mut settlements = HashMap::with_capacity(ended.len());
+        for found in ended {
             let attempt = attempt_id(found)?;
             let result = results.get(&attempt).copied().flatten().cloned();
             let (failures, snoozes) = (row::count(found, 2)?, row::count(found, 3)?);
-            done.insert(attempt, success(failures, snoozes, result, now));
+            settlements.insert(attempt, success(failures, snoozes, result, now));
         }
-        Ok(done)
+        Ok(Done {
+            settlements,
+            unparked: concurrency_key::unparked(unparked, 4),
+        })
     }
 }
 
-const SUCCEED: &str = "select * from windlass.succeed_v1($1, $2, $3, $4, $5)";
+const SUCCEED: &str = "select * from windlass.succeed_keyed_v1($1, $2, $3, $4, $5)";
 
 fn result_of(report: &AttemptReport) -> Option<&Payload> {
     match &report.report {

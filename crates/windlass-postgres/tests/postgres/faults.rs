@@ -106,7 +106,7 @@ async fn a_settle_and_a_renewal_whose_commit_result_was_lost_can_be_repeated() {
             .map(|job| report(job, Report::Succeeded(None)))
             .collect()
     };
-    proxy.set(Wire::CutAtCommitOf("windlass.succeed_v1"));
+    proxy.set(Wire::CutAtCommitOf("windlass.succeed_keyed_v1"));
     let refused = store
         .settle(reports(), at(2))
         .await

@@ -3,12 +3,14 @@
 mod conformance;
 mod faults;
 mod idle;
+mod keys;
 mod migration;
 mod model;
 mod plans;
 mod pooler;
 mod races;
 mod rows;
+mod schedules;
 mod server;
 mod tallies;
 mod together;

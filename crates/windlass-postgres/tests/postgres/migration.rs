@@ -1,6 +1,7 @@
 //! Migrating a database of an older version, also if that is interrupted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::Client;
 use windlass_core::{DeadReason, Fingerprint, fixed_hash};
@@ -52,14 +53,16 @@ const WAITING: &str = "from pg_stat_activity
 
 pub(crate) async fn wait_until_one_waits(client: &Client) {
     let sql = format!("select pid {WAITING}");
-    while client
-        .query(&sql, &[])
-        .await
-        .expect("it answers")
-        .is_empty()
-    {
-        tokio::task::yield_now().await;
-    }
+    let one_waits = async {
+        while client
+            .query(&sql, &[])
+            .await
+            .expect("it answers")
+            .is_empty()
+        {}
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(60), one_waits).await;
+    assert!(in_time.is_ok(), "no connection waits for a lock");
 }
 
 /// Waits until another connection waits for a lock, and ends it.

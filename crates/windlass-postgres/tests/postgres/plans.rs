@@ -10,15 +10,18 @@ use windlass_testkit::cluster;
 
 const PROMOTE: &str = include_str!("../../sql/promote.sql");
 const DUE_QUEUES: &str = include_str!("../../sql/due_queues.sql");
+const UNFINISHED: &str = include_str!("../../sql/unfinished_occurrences.sql");
+
+/// Returns a statement with values instead of parameters.
+pub(crate) fn values(sql: &str, values: &[&str]) -> String {
+    let numbered = values.iter().enumerate().rev();
+    numbered.fold(sql.to_owned(), |sql, (number, value)| {
+        sql.replace(&format!("${}", number + 1), value)
+    })
+}
 
 /// Returns the statements with values instead of parameters.
 fn statements() -> Vec<(&'static str, String)> {
-    let values = |sql: &str, values: &[&str]| {
-        let numbered = values.iter().enumerate().rev();
-        numbered.fold(sql.to_owned(), |sql, (number, value)| {
-            sql.replace(&format!("${}", number + 1), value)
-        })
-    };
     let kinds = ["'{k,http}'::text[]", "''", "''", "'%'", "now()", "100"];
     vec![
         ("promote", values(PROMOTE, &["now()", "5000"])),
@@ -59,6 +62,11 @@ fn calls(ids: &[String]) -> Vec<(&'static str, String)> {
         column("null", "bigint"),
         column("null", "bigint"),
     );
+    let unfinished = UNFINISHED
+        .replace("/* columns */", "job.id")
+        .replace("$1", "array(select schedule from windlass.occurrences)")
+        .replace("$2", "1000");
+    let unfinished = format!("({unfinished}) as unfinished");
     vec![
         ("claim", claim),
         ("enqueue", enqueue),
@@ -72,15 +80,16 @@ fn calls(ids: &[String]) -> Vec<(&'static str, String)> {
         ),
         ("lock", format!("windlass.lock_running_v1({ids})")),
         ("update", update),
+        ("unfinished occurrences", unfinished),
     ]
 }
 
 /// Returns how many rows a call reads by scans of whole tables, and by indexes. The second call uses
 /// the plans of the first.
-async fn rows_read(client: &Client, call: &str) -> (i64, i64) {
+pub(crate) async fn rows_read(client: &Client, call: &str) -> (i64, i64) {
     let sql =
         "select sum(seq_tup_read)::bigint, sum(idx_tup_fetch)::bigint from pg_stat_xact_user_tables
-         where relname in ('jobs', 'claims', 'finished_else', 'dead', 'unique_keys')";
+         where relname in ('jobs', 'claims', 'finished_else', 'dead', 'unique_keys', 'key_locks')";
     let read = async || -> (i64, i64) {
         let row = client.query_one(sql, &[]).await.expect("it answers");
         (row.get(0), row.get(1))
@@ -150,6 +159,9 @@ async fn no_frequent_statement_scans_the_whole_table() {
         let ids = "select id::text from windlass.jobs where lease_until is not null limit 100";
         let ids = client.query(ids, &[]).await.unwrap();
         let ids: Vec<String> = ids.iter().map(|row| row.get(0)).collect();
+        let fired = "truncate windlass.occurrences; insert into windlass.occurrences
+             select gen_random_uuid(), now(), id from windlass.jobs limit 100";
+        client.batch_execute(fired).await.unwrap();
         // A new connection plans with these statistics. The other has plans of earlier ones.
         for client in [&client, &cluster::client(&url).await] {
             for (name, call) in calls(&ids) {

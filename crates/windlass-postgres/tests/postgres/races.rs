@@ -38,11 +38,7 @@ async fn a_success_counts_although_a_bulk_cancel_was_faster() {
         node.settle(reports.collect(), at(1)).await.unwrap()
     });
     // It waits for the row, so its snapshot is older than the cancel.
-    let waits = "select from pg_stat_activity where datname = current_database()
-         and wait_event_type = 'Lock' and wait_event = 'transactionid'";
-    while watcher.query(waits, &[]).await.unwrap().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    wait_until_one_waits(&watcher).await;
     canceller.batch_execute("commit").await.unwrap();
     let settled = settle.await.unwrap();
     let verdicts: Vec<Option<Verdict>> = settled.iter().map(Settled::verdict).collect();

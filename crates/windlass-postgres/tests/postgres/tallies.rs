@@ -51,7 +51,7 @@ pub(crate) async fn check_recount(store: &Opened, client: &Client, now: Timestam
          from (select queue, state, false as retries from windlass.dead
                union all select queue, state, false from windlass.finished
                union all select queue, case when lease_until is not null then 'running'
-                   when run_at > '{now}' then 'scheduled' else 'ready' end, lane = 1 and lease_until is null
+                   when run_at > '{now}' then 'scheduled' else 'ready' end, lane % 2 = 1 and lease_until is null
                from windlass.jobs) as jobs
          group by queue"
     );

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass_core::fairness::Rate;
+use windlass_core::fairness::{Credit, Guards, Pool, Rate, Slots};
 use windlass_core::{Concurrency, Job, JobId, QueueName, Report};
 use windlass_postgres::PostgresStore;
 use windlass_store::conformance::build::{
-    Opened, at, at_micros, attempt_of, claim, enqueue_one, id, job, jobs, key, report, unique,
+    Opened, at, at_micros, attempt_of, claim, enqueue_one, fail_once, id, job, jobs, key, put,
+    ratio, report, unique,
 };
 use windlass_store::conformance::schedule::{lose_a_zone, unreadable_schedules_stand_aside};
 use windlass_store::conformance::unreadable;
-use windlass_store::{Change, Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
+use windlass_store::{Change, Claim, Enqueue, Enqueued, QueueLimits, Renewed, Settled, StoreError};
 use windlass_testkit::cluster;
 
 async fn nodes(count: usize) -> (Vec<Opened>, String) {
@@ -103,7 +104,16 @@ async fn a_key_never_runs_more_than_its_limit_and_a_crash_gives_the_slot_back() 
         let now = at(round * 100);
         let claims = nodes.iter().cycle().take(16).map(|node| {
             let node = Arc::clone(node);
-            tokio::spawn(async move { node.claim(&claim(5), now).await.unwrap().jobs })
+            tokio::spawn(async move {
+                let (mut jobs, mut last) = (Vec::new(), 1);
+                // Next to another claim with the same keys, a claim may find fewer jobs.
+                while last > 0 {
+                    let claimed = node.claim(&claim(5), now).await.unwrap().jobs;
+                    last = claimed.len();
+                    jobs.extend(claimed);
+                }
+                jobs
+            })
         });
         let mut running: BTreeMap<String, usize> = BTreeMap::new();
         for claimed in claims.collect::<Vec<_>>() {
@@ -144,6 +154,46 @@ async fn nodes_together_respect_the_concurrency_of_a_queue() {
         running += claimed.await.unwrap();
     }
     assert_eq!(running, 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_together_respect_the_retries_in_flight_of_a_queue() {
+    const RETRIES_MAX: usize = 5;
+    let (nodes, _) = nodes(4).await;
+    put(&nodes[0], jobs(0..60)).await;
+    fail_once(&nodes[0], 0..60).await;
+    put(&nodes[0], jobs(100..400)).await;
+    let guards = Guards {
+        max_inflight_retries: Some(5),
+        ..ratio(Some(0.5))
+    };
+    let slots = Slots {
+        total: 10,
+        free: 10,
+        retries_running: 0,
+    };
+    for round in 0..10 {
+        let claims = (0..12_u64).map(|number| {
+            let node = Arc::clone(&nodes[number as usize % 4]);
+            let plan = guards.plan(Pool::Main, slots, Credit::default());
+            // The clocks of the nodes differ by up to three seconds.
+            let now = at(100 + 10 * round + number % 4);
+            let claim = Claim { plan, ..claim(10) };
+            tokio::spawn(async move { node.claim(&claim, now).await.unwrap() })
+        });
+        let mut retries = Vec::new();
+        for claimed in claims.collect::<Vec<_>>() {
+            let jobs = claimed.await.unwrap().jobs.into_iter();
+            retries.extend(jobs.filter(|job| job.failures > 0));
+        }
+        assert_eq!(retries.len(), RETRIES_MAX, "round {round}");
+        // The fresh jobs go on; only the retries end and make room for others.
+        let reports = retries
+            .iter()
+            .map(|job| report(job, Report::Succeeded(None)));
+        let settled = nodes[1].settle(reports.collect(), at(109 + 10 * round));
+        assert_eq!(settled.await.unwrap().len(), RETRIES_MAX);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -254,10 +304,19 @@ async fn transactions_on_the_same_jobs_do_not_deadlock() {
     assert_eq!(done, 50);
 }
 
+/// The transactions that wait for a lock: process and start.
+async fn waiting(watcher: &tokio_postgres::Client) -> Vec<(i32, String)> {
+    let sql = "select pid, xact_start::text from pg_stat_activity
+         where datname = current_database() and wait_event_type = 'Lock'";
+    let rows = watcher.query(sql, &[]).await.expect("the cluster runs");
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_timeout_is_retried() {
     let url = cluster::database().await;
     let options = cluster::options(&format!("{url}?lock_timeout=100ms"));
+    let watcher = cluster::client(&url).await;
     let store: Opened = Arc::new(PostgresStore::connect(options).await.unwrap());
     store
         .enqueue(Enqueue::all(vec![job(1)]), at(0))
@@ -276,7 +335,15 @@ async fn a_lock_timeout_is_retried() {
             .map(|job| report(job, Report::Succeeded(None)));
         node.settle(reports.collect(), at(1)).await
     });
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    // The second transaction that waits is the one after the timeout.
+    let mut waited = BTreeSet::new();
+    let seen_twice = async {
+        while waited.len() < 2 {
+            waited.extend(waiting(&watcher).await);
+        }
+    };
+    let seen_twice = tokio::time::timeout(Duration::from_secs(60), seen_twice).await;
+    assert!(seen_twice.is_ok(), "never tried again: {waited:?}");
     other.batch_execute("rollback").await.unwrap();
     let settled = settle.await.unwrap().expect("it was tried again");
     assert!(
@@ -309,7 +376,13 @@ async fn settles_and_renewals_work_when_all_other_connections_are_busy() {
             tokio::spawn(async move { node.claim(&claim(1), at(1)).await })
         })
         .collect();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let watcher = cluster::client(&url).await;
+    let all_wait = async {
+        // Both connections of the main pool.
+        while waiting(&watcher).await.len() < 2 {}
+    };
+    let all_wait = tokio::time::timeout(Duration::from_secs(60), all_wait).await;
+    assert!(all_wait.is_ok(), "the claims do not wait for the table");
     let attempts: Vec<_> = running.iter().map(attempt_of).collect();
     let renewed = store
         .renew(&attempts, Duration::from_secs(60), at(1))

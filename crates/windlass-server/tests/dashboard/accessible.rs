@@ -30,7 +30,7 @@ async fn no_page_has_a_serious_barrier() {
     let paths = every_page(&site, "connection refused by 10.0.0.7").await;
     let base = site.url("");
     // Both themes share their markup, so the dark one only adds its contrasts.
-    let is_long = std::env::var_os("WINDLASS_TEST_LONG").is_some();
+    let is_long = windlass_testkit::seeds::is_long();
     let schemes: &[&str] = if is_long {
         &["light", "dark"]
     } else {

@@ -205,16 +205,17 @@ async fn no_page_scrolls_sideways_on_a_phone_or_breaks_the_content_policy() {
     blocking(move || {
         let browser = Browser::start();
         browser.resize(390, 844);
+        let mut too_wide = Vec::new();
         for path in PAGES {
             browser.open(&format!("{base}{path}"));
             let wide = browser.run("return document.documentElement.scrollWidth");
-            assert!(
-                wide.as_u64().is_some_and(|wide| wide <= 390),
-                "{path} is {wide} wide"
-            );
+            if wide.as_u64().is_none_or(|wide| wide > 390) {
+                too_wide.push(format!("{path} is {wide} wide"));
+            }
             let headings = browser.run("return document.querySelectorAll('h1').length");
             assert_eq!(headings, 1, "{path}");
         }
+        assert!(too_wide.is_empty(), "{}", too_wide.join("\n"));
     })
     .await;
 }
@@ -237,6 +238,7 @@ async fn hostile_text_runs_no_script() {
         "/queues/hostile",
         "/workers",
         "/audit",
+        "/jobs?tag=x",
     ]
     .map(str::to_owned)
     .to_vec();

@@ -98,7 +98,7 @@ fn replay(browser: &Browser, base: &str, reason: &str) {
 /// The page shows this state of the replay, and was not loaded again.
 fn shows(browser: &Browser, state: &str) {
     let script = format!(
-        "return document.querySelector('.top .st-lg')?.textContent.includes('{state}') && window.sameDocument === true"
+        "return document.querySelector('.top')?.textContent.includes('{state}') && window.sameDocument === true"
     );
     browser.until(state, &script);
 }

@@ -62,7 +62,7 @@ const URLS: [&str; 6] = [
 ];
 
 /// Returns the first tag that only a hostile string can have brought in.
-fn injected(page: &str) -> Option<String> {
+pub(crate) fn injected(page: &str) -> Option<String> {
     let mut rest = page;
     while let Some((_, after)) = rest.split_once('<') {
         let (tag, next) = tag(after);
@@ -129,7 +129,7 @@ fn injected_markup_is_recognised() {
 }
 
 /// The longest start of a text that a field takes, without control characters.
-fn short(text: &str, bytes: usize) -> String {
+pub(crate) fn short(text: &str, bytes: usize) -> String {
     let mut short = String::new();
     for letter in text.chars().filter(|letter| !letter.is_control()) {
         if short.len() + letter.len_utf8() > bytes {
@@ -147,6 +147,7 @@ pub(crate) async fn dead_job(site: &Site, text: &str) -> String {
     let job = json!({
         "kind": "email:send", "queue": "hostile", "payload": {"text": text, text: 1},
         "meta": {"text": text}, "tags": [short(text, 64)], "max_attempts": 1,
+        "concurrency_key": short(text, 128),
     });
     for name in ["kind", "queue"] {
         let mut refused = job.clone();

@@ -448,7 +448,7 @@ async fn skipped_occurrences_are_listed_in_pages_for_one_schedule() {
             skipped: vec![SkippedRange::one(day(number), SkipReason::Missed)],
             ..Fire::nothing(&found)
         };
-        store.fire(fire, server.client.now()).await.unwrap();
+        store.fire(vec![fire], server.client.now()).await.unwrap();
     }
     let range = json!({"from": "2026-01-02T00:00:00Z", "to": "2026-01-04T12:00:00Z"});
     server

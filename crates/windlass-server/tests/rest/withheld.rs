@@ -1,7 +1,9 @@
 //! What a key with the scope `read` does not see: payloads, results, and the texts of errors.
 
 use serde_json::{Value, json};
+use windlass_core::{AttemptError, Failure, Report};
 use windlass_server::access::Scope;
+use windlass_store::{AttemptId, AttemptReport, Settled};
 
 use crate::support::{Events, Server};
 
@@ -79,6 +81,45 @@ async fn the_scope_read_shows_no_text_of_an_error() {
     let groups = server.get("/api/v1/failures").await;
     assert_eq!(groups.text_at("/data/0/sample/error"), ERROR);
     assert_eq!(server.get("/api/v1/jobs?error=4111").await.status, 200);
+}
+
+#[tokio::test]
+async fn the_scope_read_shows_no_response_to_an_http_job() {
+    let (mut server, _, keys) = server(&[&[Scope::Read], &[Scope::ReadPayload]]).await;
+    let new = json!({"http": {"url": "https://a.example/?card=4111"}, "max_attempts": 1});
+    let job = server.job(&new).await;
+    let claimed = server.claim(&json!({"kinds": ["http"]})).await;
+    assert_eq!(claimed[0]["id"], json!(job));
+    // What the executor stores with an attempt: a remote worker cannot report it.
+    let response = json!({"status": 402, "headers": {"x-card": "4111"}, "body": "no 4111"});
+    let attempt_id = AttemptId {
+        job: job.parse().unwrap(),
+        attempt: 1,
+    };
+    let report = AttemptReport {
+        attempt_id,
+        report: Report::Failed(Failure::retryable(AttemptError::new("402: card 4111"))),
+        random: 0,
+        detail: Some(json!({"http": response})),
+    };
+    let engine = windlass::admin::engine_of(&server.client);
+    let settled = engine.store().settle(vec![report], engine.now()).await;
+    assert!(matches!(settled.unwrap()[..], [Settled::Done(_)]));
+    server.key = Some(keys[0].clone());
+    for path in paths(&job) {
+        let answer = server.get(&path).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        assert!(!answer.text().contains("4111"), "{path}: {}", answer.text());
+    }
+    let path = format!("/api/v1/jobs/{job}/history");
+    let hidden = server.get(&path).await.json["data"][0].clone();
+    assert_eq!(
+        (&hidden["http"], &hidden["outcome"]),
+        (&Value::Null, &json!("failed"))
+    );
+    server.key = Some(keys[1].clone());
+    let shown = server.get(&path).await.json["data"][0].clone();
+    assert_eq!(shown["http"], response);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Limits of failures and losses, and backoffs.
+//! Limits of failures, and backoffs.
 
 use windlass_core::State;
 
@@ -6,9 +6,6 @@ use super::ledger::{Ledger, Record};
 use super::{Findings, Invariant};
 use crate::history::{EndFacts, Entry, Event, Reported, SettleAnswer};
 use windlass_core::Timestamp;
-
-/// After this many losses in a row a job is dead.
-const LOSSES_MAX: u32 = 3;
 
 pub(super) fn check(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
     match &entry.event {
@@ -21,12 +18,14 @@ pub(super) fn check(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
                         format!("an attempt started after {failures} failures")
                     });
                 }
-                if claimed.losses_in_a_row >= LOSSES_MAX {
+                let is_revived = ledger.jobs.get(&job).is_none_or(|record| record.is_revived);
+                if let Some(expected) = claimed.failures_max_expected
+                    && !is_revived
+                    && claimed.failures_max != Some(expected)
+                {
                     findings.add(Invariant::I7, job, || {
-                        format!(
-                            "an attempt started after {} losses",
-                            claimed.losses_in_a_row
-                        )
+                        let max = claimed.failures_max;
+                        format!("the limit of failures is {max:?}, the settings say {expected}")
                     });
                 }
             }

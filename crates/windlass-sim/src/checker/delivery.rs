@@ -1,12 +1,12 @@
 //! Nothing acknowledged is lost, nothing is invented, and everything ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_core::{Job, JobId};
+use windlass_core::JobId;
 
 use super::ledger::Ledger;
 use super::{Findings, Invariant};
-use crate::history::{EnqueueAnswer, Entry, Event, History, digest_of};
+use crate::history::{EnqueueAnswer, Entry, Event, Final, History, digest_of};
 
 pub(super) fn check(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
     match &entry.event {
@@ -48,8 +48,27 @@ pub(super) fn check(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
 
 pub(super) fn check_last(ledger: &Ledger, history: &History, findings: &mut Findings) {
     let Some(last) = &history.last else { return };
-    let jobs: BTreeMap<JobId, &Job> = last.jobs.iter().map(|job| (job.id, job)).collect();
-    let exists = |id: JobId| jobs.contains_key(&id) || ledger.removed.contains(&id);
+    let jobs: BTreeSet<JobId> = last.jobs.iter().map(|job| job.id).collect();
+    let exists = |id: JobId| jobs.contains(&id) || ledger.removed.contains(&id);
+    check_answers(ledger, history, &exists, findings);
+    check_acknowledged(ledger, last, findings);
+    check_jobs(ledger, last, findings);
+    for (id, record) in &ledger.jobs {
+        if !exists(*id) {
+            findings.add(Invariant::I1, *id, || {
+                format!("the store lost a job that was {}", record.state)
+            });
+        }
+    }
+}
+
+/// Every job that an answer names is in the store.
+pub(super) fn check_answers(
+    ledger: &Ledger,
+    history: &History,
+    exists: &impl Fn(JobId) -> bool,
+    findings: &mut Findings,
+) {
     for entry in &history.entries {
         let Event::Answered {
             batch,
@@ -73,6 +92,10 @@ pub(super) fn check_last(ledger: &Ledger, history: &History, findings: &mut Find
             }
         }
     }
+}
+
+/// Every end of an attempt that the store confirmed is in the store.
+pub(super) fn check_acknowledged(ledger: &Ledger, last: &Final, findings: &mut Findings) {
     let attempts: BTreeMap<JobId, _> = last
         .jobs
         .iter()
@@ -91,6 +114,9 @@ pub(super) fn check_last(ledger: &Ledger, history: &History, findings: &mut Find
             });
         }
     }
+}
+
+fn check_jobs(ledger: &Ledger, last: &Final, findings: &mut Findings) {
     for job in &last.jobs {
         if job.queue.is_reserved() {
             continue;
@@ -109,13 +135,6 @@ pub(super) fn check_last(ledger: &Ledger, history: &History, findings: &mut Find
         if !job.state().is_final() {
             findings.add(Invariant::I6, job.id, || {
                 format!("the job is {} after the drain", job.state())
-            });
-        }
-    }
-    for (id, record) in &ledger.jobs {
-        if !exists(*id) {
-            findings.add(Invariant::I1, *id, || {
-                format!("the store lost a job that was {}", record.state)
             });
         }
     }

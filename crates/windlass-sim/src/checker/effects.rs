@@ -10,18 +10,26 @@ use super::{Findings, Invariant};
 use crate::history::{Entry, Event, History};
 
 pub(super) fn check(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
+    check_handlers(ledger, entry, findings);
+    let Event::Started { attempt, .. } = &entry.event else {
+        return;
+    };
+    let claimed = ledger.jobs.get(&attempt.job);
+    if claimed.is_none_or(|record| record.attempt < attempt.attempt) {
+        findings.add(Invariant::I5, attempt.job, || {
+            format!("attempt {} started without a lease", attempt.attempt)
+        });
+    }
+}
+
+/// An attempt starts once, and never next to another handler of the same job on its node.
+pub(super) fn check_handlers(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
     let Event::Started { attempt, .. } = &entry.event else {
         return;
     };
     if ledger.starts_of.contains_key(attempt) {
         findings.add(Invariant::I5, attempt.job, || {
             format!("attempt {} started twice", attempt.attempt)
-        });
-    }
-    let claimed = ledger.jobs.get(&attempt.job);
-    if claimed.is_none_or(|record| record.attempt < attempt.attempt) {
-        findings.add(Invariant::I5, attempt.job, || {
-            format!("attempt {} started without a lease", attempt.attempt)
         });
     }
     let handlers = ledger.handlers.get(&(entry.node, attempt.job));

@@ -9,6 +9,7 @@ use windlass_core::{
 };
 use windlass_store::AttemptId;
 
+use super::share::{self, Fetcher, Shared};
 use crate::history::{
     ChangeAnswer, ChangeFacts, ClaimFacts, ClaimedJob, EndFacts, EnqueueAnswer, Entry, Event,
     JobFacts, LimitFacts, ScheduleFacts, SettleAnswer,
@@ -37,6 +38,9 @@ pub(super) struct Ledger {
     pub(super) effects_of: BTreeMap<AttemptId, u32>,
     pub(super) acknowledged: Vec<(AttemptId, Outcome)>,
     pub(super) actions: BTreeSet<(u128, JobId)>,
+    /// The nodes that were asked to stop, and when.
+    pub(super) stopping: BTreeMap<u32, Timestamp>,
+    pub(super) shares: BTreeMap<Fetcher, Shared>,
     /// The latest time that a caller passed to the store.
     pub(super) latest: Option<Timestamp>,
 }
@@ -127,7 +131,12 @@ impl Ledger {
                     self.enqueue(facts, *answer);
                 }
             }
-            Event::Claimed(claim) if !claim.repeated => self.claim(claim),
+            Event::Claimed(claim) => {
+                self.count_share(entry.node, claim);
+                if !claim.repeated {
+                    self.claim(claim);
+                }
+            }
             Event::Renewed { attempt, until, .. } => {
                 if let Some((record, until)) = self.jobs.get_mut(&attempt.job).zip(*until) {
                     record.lease_until = until;
@@ -192,12 +201,24 @@ impl Ledger {
                     handlers.remove(&attempt.attempt);
                 }
             }
-            Event::Killed => self.handlers.retain(|(node, _), _| *node != entry.node),
+            Event::Killed => {
+                self.handlers.retain(|(node, _), _| *node != entry.node);
+                self.stopping.remove(&entry.node);
+            }
+            Event::Booted => {
+                self.stopping.remove(&entry.node);
+                self.shares.retain(|(node, ..), _| *node != entry.node);
+            }
+            Event::Stopping => {
+                self.stopping.insert(entry.node, entry.at);
+            }
+            Event::Restarted { lost, .. } => {
+                for (attempt, end) in lost {
+                    self.end(*attempt, end);
+                }
+            }
             Event::Effect { attempt } => *self.effects_of.entry(*attempt).or_default() += 1,
-            Event::Claimed(_)
-            | Event::Settled { .. }
-            | Event::Answered { .. }
-            | Event::Note(..) => {}
+            Event::Settled { .. } | Event::Answered { .. } | Event::Note(..) => {}
         }
     }
 
@@ -224,6 +245,19 @@ impl Ledger {
             }
             self.start(claimed);
         }
+    }
+
+    /// A claim that says nothing about the share may still change the account of its fetcher, so
+    /// the count starts again. One that finds nothing, or no retry, changes nothing.
+    fn count_share(&mut self, node: u32, claim: &ClaimFacts) {
+        if claim.jobs.is_empty() && !claim.repeated {
+            return;
+        }
+        let fetcher = share::key(node, claim);
+        match share::after(self, node, claim) {
+            Some(shared) => self.shares.insert(fetcher, shared),
+            None => self.shares.remove(&fetcher),
+        };
     }
 
     fn start(&mut self, claimed: &ClaimedJob) {

@@ -22,6 +22,15 @@ pub(super) fn check(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
             format!("a claim was sent with a time that is {age:?} old")
         });
     }
+    if ledger
+        .stopping
+        .get(&entry.node)
+        .is_some_and(|since| claim.first_sent_at > *since && !claim.is_remote)
+    {
+        findings.add(Invariant::I13, None, || {
+            format!("node {} was asked to stop, and claims", entry.node)
+        });
+    }
     if claim.repeated {
         return;
     }
@@ -52,6 +61,12 @@ fn check_ready(ledger: &Ledger, claim: &ClaimFacts, claimed: &ClaimedJob, findin
         Some("its deadline has passed".to_owned())
     } else if at < claim.now {
         Some(format!("it started before the claim at {}", claim.now))
+    } else if at
+        > ledger
+            .latest
+            .map_or(claim.now, |latest| latest.max(claim.now))
+    {
+        Some("no caller's clock has reached that time".to_owned())
     } else {
         None
     };

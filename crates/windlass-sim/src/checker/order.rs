@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use windlass_core::{JobId, Lane};
+use windlass_core::{JobId, Lane, Timestamp};
 
 use super::ledger::{Ledger, Order, Record};
 use super::{Findings, Invariant};
@@ -48,15 +48,9 @@ fn check_lane(ledger: &Ledger, claim: &ClaimFacts, lane: Lane, findings: &mut Fi
         let Some(record) = ledger.jobs.get(&order.2) else {
             continue;
         };
-        let facts = &record.facts;
-        let could_run = facts.run_at <= now
-            && facts.deadline.is_none_or(|deadline| deadline >= now)
-            && facts.concurrency.is_none()
-            && (claim.kinds.is_empty() || claim.kinds.contains(&facts.kind))
-            && !claim.except.contains(&facts.id)
-            && !ids.contains(&facts.id);
-        if could_run {
-            findings.add(Invariant::I18, facts.id, || {
+        let id = record.facts.id;
+        if !ids.contains(&id) && could_run(ledger, record, claim, now) {
+            findings.add(Invariant::I18, id, || {
                 format!(
                     "job {} started before it, but is less urgent",
                     least_urgent.2
@@ -65,4 +59,21 @@ fn check_lane(ledger: &Ledger, claim: &ClaimFacts, lane: Lane, findings: &mut Fi
             return;
         }
     }
+}
+
+/// Whether a claim could have taken a waiting job. A job with a concurrency key may have to wait. A
+/// deadline that has passed for another caller has passed, even if the clock of this one is behind.
+pub(super) fn could_run(
+    ledger: &Ledger,
+    record: &Record,
+    claim: &ClaimFacts,
+    now: Timestamp,
+) -> bool {
+    let facts = &record.facts;
+    let latest = ledger.latest.map_or(now, |latest| latest.max(now));
+    facts.run_at <= now
+        && facts.deadline.is_none_or(|deadline| deadline >= latest)
+        && facts.concurrency.is_none()
+        && (claim.kinds.is_empty() || claim.kinds.contains(&facts.kind))
+        && !claim.except.contains(&facts.id)
 }

@@ -21,8 +21,17 @@ pub(crate) struct Script {
     pub(crate) ms: u64,
 }
 
+impl Script {
+    /// What an attempt does.
+    pub(crate) fn act(&self, attempt: u32) -> Option<u8> {
+        let acts = self.acts.as_bytes();
+        let number = attempt.saturating_sub(1) as usize;
+        acts.get(number).or(acts.last()).copied()
+    }
+}
+
 /// Longer than a lease.
-const SLOW: Duration = Duration::from_secs(5);
+pub(crate) const SLOW: Duration = Duration::from_secs(5);
 
 /// Runs scripts on one node.
 pub(crate) struct ScriptHandler(pub(crate) Arc<Tap>);
@@ -69,9 +78,7 @@ async fn act(tap: &Tap, attempt: &RunningAttempt) -> Report {
     let Ok(script) = attempt.job().payload.decode::<Script>() else {
         return failed("unreadable script");
     };
-    let number = attempt.job().attempt.saturating_sub(1) as usize;
-    let acts = script.acts.as_bytes();
-    let act = acts.get(number).or(acts.last()).copied();
+    let act = script.act(attempt.job().attempt);
     let clock = Arc::clone(attempt.engine().clock());
     let work = Duration::from_millis(script.ms);
     if !work.is_zero() {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use windlass_store::StoreError;
+
 use super::Simulation;
 use super::plan::{CHAOS, Ingredient, Plan, below, time_below};
 
@@ -16,6 +18,10 @@ pub(crate) enum Fault {
     Kill(u32),
     /// It starts again.
     Start(u32),
+    /// The process of a node is asked to stop (SIGTERM).
+    Shutdown(u32),
+    /// The one process that has the store open ends, with all nodes in it, and starts again.
+    Restart,
     /// The process of a node stops (SIGSTOP).
     Stop(u32),
     /// It continues.
@@ -58,6 +64,11 @@ pub(crate) fn faults(plan: &Plan) -> Vec<(Duration, Fault)> {
                 faults.push((from, Fault::Kill(node)));
                 faults.push((to.min(CHAOS), Fault::Start(node)));
             }
+            let (from, to, _) = window(4000);
+            if plan.has(Ingredient::Shutdown) {
+                faults.push((from, Fault::Shutdown(node)));
+                faults.push((to.min(CHAOS), Fault::Start(node)));
+            }
             let (from, to, _) = window(7000);
             if plan.has(Ingredient::Pause) {
                 faults.push((from, Fault::Stop(node)));
@@ -74,23 +85,32 @@ pub(crate) fn faults(plan: &Plan) -> Vec<(Duration, Fault)> {
             }
         }
     }
+    let mut random = plan.stream("restarts", 0);
+    for _ in 0..2 {
+        let at = time_below(&mut random, CHAOS);
+        if plan.has(Ingredient::Restart) {
+            faults.push((at, Fault::Restart));
+        }
+    }
     faults.sort_by_key(|(at, _)| *at);
     faults
 }
 
 impl Simulation<'_> {
-    pub(super) fn inject(&mut self, fault: Fault) {
+    pub(super) async fn inject(&mut self, fault: Fault) -> Result<(), StoreError> {
         let node = match fault {
+            Fault::Restart => return self.restart().await,
             Fault::Weather(node, _)
             | Fault::Stall(node, _)
             | Fault::Kill(node)
             | Fault::Start(node)
+            | Fault::Shutdown(node)
             | Fault::Stop(node)
             | Fault::Continue(node)
             | Fault::Jump(node, _) => node,
         };
         let found = self.nodes.iter().find(|one| one.number == node);
-        let Some(found) = found else { return };
+        let Some(found) = found else { return Ok(()) };
         match fault {
             Fault::Weather(_, bits) => {
                 let plan = &self.plan;
@@ -112,14 +132,24 @@ impl Simulation<'_> {
             }
             Fault::Stall(_, until) => found.tap.set_faults(|faults| faults.stalled_until = until),
             Fault::Kill(_) if !found.is_dead() => found.kill(&self.world),
-            Fault::Start(_) if found.is_dead() => {
+            Fault::Start(_) if found.is_dead() || found.is_stopping() => {
+                // A process that does not stop in time is killed.
+                if !found.is_dead() {
+                    found.kill(&self.world);
+                }
                 let ahead = std::sync::Arc::clone(&found.ahead);
                 self.start_node(node, ahead);
             }
+            Fault::Shutdown(_) if !found.is_dead() => found.shut_down(&self.world),
             Fault::Stop(_) if !found.is_dead() => found.gate.close(),
             Fault::Continue(_) => found.gate.open(),
             Fault::Jump(_, micros) => found.jump(micros),
-            Fault::Kill(_) | Fault::Start(_) | Fault::Stop(_) => {}
+            Fault::Kill(_)
+            | Fault::Start(_)
+            | Fault::Stop(_)
+            | Fault::Shutdown(_)
+            | Fault::Restart => {}
         }
+        Ok(())
     }
 }

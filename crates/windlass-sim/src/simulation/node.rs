@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use windlass_core::retry::{Backoff, Jitter, RetryPolicy, WorkerRetry};
 use windlass_core::{Kind, QueueName, WorkerName};
+use windlass_engine::remote::{Remote, RemoteConfig};
 use windlass_engine::{
     CancellationToken, Clock, Engine, Handlers, Ids, QueueConfig, Worker, WorkerConfig,
 };
@@ -18,19 +19,18 @@ use super::plan::Plan;
 use super::tap::{Faults, Gate, Tap};
 use super::world::World;
 use crate::history::Event;
+use crate::planted::Bug;
 
 /// The lease of simulated workers.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 pub(crate) const QUEUES: [&str; 3] = ["default", "limited", "other"];
 pub(crate) const KINDS: [&str; 3] = ["one", "two", "three"];
 
-/// A wrapper that a planted bug puts around the store of a node.
-pub(crate) type AboveTap = dyn Fn(Arc<dyn Store>) -> Arc<dyn Store>;
-
 /// A node.
 pub(crate) struct Node {
     pub(crate) number: u32,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) remote: Arc<Remote>,
     pub(crate) tap: Arc<Tap>,
     pub(crate) ahead: Arc<AtomicI64>,
     pub(crate) gate: Arc<Gate>,
@@ -44,7 +44,6 @@ impl Node {
         plan: &Plan,
         world: &Arc<World>,
         store: &Arc<dyn Store>,
-        above: Option<&AboveTap>,
         number: u32,
         life: u64,
         ahead: Arc<AtomicI64>,
@@ -57,13 +56,24 @@ impl Node {
         let shared = (Arc::clone(&clock), Arc::clone(&gate));
         let tap = Tap::new(number, store, world, shared.0, shared.1, seed);
         world.add_tap(Arc::clone(&tap));
-        let seen = Arc::clone(&tap) as Arc<dyn Store>;
-        let seen = above.map_or(Arc::clone(&seen), |above| above(seen));
+        tap.record(Event::Booted);
+        let seen = Bug::around_view(plan.planted, Arc::clone(&tap) as Arc<dyn Store>);
         let engine = Arc::new(Engine::new(seen, clock, Ids::seeded(random.bits())));
         let stop = CancellationToken::new();
-        let task = run(&engine, &tap, number, stop.clone());
+        let heard = match plan.planted {
+            Some(Bug::IgnoreStop) => CancellationToken::new(),
+            _ => stop.clone(),
+        };
+        let task = run(&engine, &tap, number, heard);
+        let config = RemoteConfig {
+            lease: LEASE,
+            retry: retry(),
+            ..RemoteConfig::default()
+        };
+        let remote = Arc::new(Remote::new(&engine, config));
         Node {
             number,
+            remote,
             engine,
             tap,
             ahead,
@@ -82,6 +92,28 @@ impl Node {
         self.gate.open();
     }
 
+    /// Asks the process to stop. It finishes its jobs, or gives them back.
+    pub(crate) fn shut_down(&self, world: &World) {
+        if !self.is_stopping() {
+            world.record(self.number, Event::Stopping);
+            self.stop.cancel();
+        }
+    }
+
+    /// Ends with the process, or when it is asked to stop.
+    pub(crate) fn stop_token(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Whether clients and remote workers can use it.
+    pub(crate) fn serves(&self) -> bool {
+        !self.is_dead() && !self.is_stopping()
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         self.tap.is_dead()
     }
@@ -96,8 +128,8 @@ impl Node {
         self.ahead.fetch_add(micros, Ordering::SeqCst);
     }
 
-    pub(crate) async fn finish(self) {
-        self.stop.cancel();
+    pub(crate) async fn finish(self, world: &World) {
+        self.shut_down(world);
         // The worker has its own limits for a shutdown.
         let _ = tokio::time::timeout(Duration::from_secs(60), self.task).await;
     }
@@ -125,11 +157,7 @@ fn config(tap: &Arc<Tap>, number: u32) -> WorkerConfig {
     config.shutdown_grace = Duration::from_secs(8);
     config.cancel_grace = Duration::from_secs(1);
     config.outcome_retry_max = Duration::from_secs(30);
-    let policy = constant(Duration::from_millis(500), 4);
-    config.retry = WorkerRetry {
-        policy: Some(Arc::new(policy)),
-        ..WorkerRetry::default()
-    };
+    config.retry = retry();
     let handler = Arc::new(ScriptHandler(Arc::clone(tap)));
     let mut handlers = Handlers::new();
     for kind in KINDS {
@@ -138,6 +166,14 @@ fn config(tap: &Arc<Tap>, number: u32) -> WorkerConfig {
     }
     config.handlers = handlers;
     config
+}
+
+fn retry() -> WorkerRetry {
+    let policy = constant(Duration::from_millis(500), 4);
+    WorkerRetry {
+        policy: Some(Arc::new(policy)),
+        ..WorkerRetry::default()
+    }
 }
 
 pub(crate) fn queue(name: &str) -> QueueName {

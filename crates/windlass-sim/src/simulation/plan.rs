@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use windlass_core::Random;
 
+use crate::planted::Bug;
+
 macro_rules! ingredients {
     ($($name:ident = $text:literal,)*) => {
         /// A fault, or a feature of the workload. The seed chooses which of them a run has.
@@ -32,6 +34,8 @@ ingredients! {
     Stall = "stall",
     Kill = "kill",
     Pause = "pause",
+    Shutdown = "shutdown",
+    Restart = "restart",
     ClockJump = "clock-jump",
     ClockSkew = "clock-skew",
     LostWakes = "lost-wakes",
@@ -52,6 +56,7 @@ ingredients! {
     Pauses = "pauses",
     Actions = "actions",
     Replays = "replays",
+    Remote = "remote",
 }
 
 impl std::str::FromStr for Ingredient {
@@ -76,6 +81,16 @@ pub enum Driver {
     Sqlite,
 }
 
+impl Driver {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Driver::Memory => "memory",
+            Driver::Sqlite => "sqlite",
+        }
+    }
+}
+
 /// The size of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
@@ -87,6 +102,8 @@ pub struct Shape {
     pub nodes: u32,
     /// What the run must not have, even if the seed chooses it.
     pub without: BTreeSet<Ingredient>,
+    /// A bug to plant, which the checker should catch.
+    pub planted: Option<Bug>,
 }
 
 impl Default for Shape {
@@ -96,7 +113,33 @@ impl Default for Shape {
             jobs: 200,
             nodes: 4,
             without: BTreeSet::new(),
+            planted: None,
         }
+    }
+}
+
+impl Shape {
+    /// The flags of `windlass sim` for this shape: those that differ from the defaults.
+    pub fn flags(&self) -> String {
+        let default = Shape::default();
+        let mut flags = Vec::new();
+        if self.driver != default.driver {
+            flags.push(format!("--driver {}", self.driver.name()));
+        }
+        if self.jobs != default.jobs {
+            flags.push(format!("--jobs {}", self.jobs));
+        }
+        if self.nodes != default.nodes {
+            flags.push(format!("--nodes {}", self.nodes));
+        }
+        if !self.without.is_empty() {
+            let names: Vec<&str> = self.without.iter().map(|one| one.name()).collect();
+            flags.push(format!("--without {}", names.join(",")));
+        }
+        if let Some(bug) = self.planted {
+            flags.push(format!("--plant {}", bug.name()));
+        }
+        flags.join(" ")
     }
 }
 
@@ -108,6 +151,7 @@ pub(crate) struct Plan {
     pub(crate) jobs: u32,
     pub(crate) nodes: u32,
     pub(crate) has: BTreeSet<Ingredient>,
+    pub(crate) planted: Option<Bug>,
 }
 
 /// How long faults are injected.
@@ -136,6 +180,7 @@ impl Plan {
             jobs: shape.jobs,
             nodes: nodes.min(shape.nodes).max(1),
             has,
+            planted: shape.planted,
         }
     }
 

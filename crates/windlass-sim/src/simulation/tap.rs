@@ -1,11 +1,13 @@
 //! The store as one node sees it: with faults on the way, and a record of what was applied.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use windlass_core::fairness::Mix;
 use windlass_core::retry::{Backoff, Jitter};
 use windlass_core::schedule::Expression;
 use windlass_core::{
@@ -14,9 +16,9 @@ use windlass_core::{
 };
 use windlass_engine::Clock;
 use windlass_store::{
-    ActionStep, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Enqueue, Enqueued,
-    Expected, Fire, Fired, Kinds, QueueLimits, Renewed, Schedule, Settled, Store, StoreError,
-    Swept, Written,
+    ActionStep, Attempt, AttemptId, AttemptReport, Change, Changed, Claim, Claimed, Enqueue,
+    Enqueued, Expected, Fire, Fired, Kinds, QueueLimits, Renewed, Schedule, Settled, Store,
+    StoreError, Swept, WorkerLocation, Written,
 };
 
 use super::world::{World, lock};
@@ -25,6 +27,9 @@ use crate::history::{
     JobFacts, LimitFacts, Reported, ScheduleFacts, SettleAnswer,
 };
 use crate::store_layer::store_layer;
+
+/// The default share of retries, in thousandths. No simulated queue has another one.
+const RETRY_SHARE: u32 = 200;
 
 /// The faults between a node and the store.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +64,8 @@ struct TapState {
     random: Random,
     faults: Faults,
     wakes: Vec<watch::Sender<u64>>,
+    /// When claims were sent for the first time that may be repeated.
+    open_claims: BTreeMap<u128, Timestamp>,
 }
 
 /// Holds a process that is stopped (SIGSTOP), until it continues.
@@ -110,6 +117,7 @@ impl Tap {
                 random: Random::new(seed),
                 faults: Faults::default(),
                 wakes: Vec::new(),
+                open_claims: BTreeMap::new(),
             }),
             is_dead: AtomicBool::new(false),
         })
@@ -214,12 +222,22 @@ store_layer! {
 
         async fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Claimed, StoreError> {
             let sent_at = self.clock.now();
-            self.around("claim", async {
+            let first_sent_at = {
+                let sent = &mut lock(&self.state).open_claims;
+                *sent.entry(claim.id).or_insert_with(|| self.world.now())
+            };
+            let claimed = self.around("claim", async {
                 let claimed = self.store.claim(claim, now).await?;
-                self.record(Event::Claimed(claim_facts(claim, &claimed, now, sent_at)));
+                let facts = ClaimFacts { first_sent_at, sent_at, ..claim_facts(claim, &claimed, now) };
+                self.record(Event::Claimed(facts));
                 Ok(claimed)
             })
-            .await
+            .await?;
+            // A claim that got jobs may be repeated: its fetcher could not renew worn leases.
+            if claimed.jobs.is_empty() {
+                lock(&self.state).open_claims.remove(&claim.id);
+            }
+            Ok(claimed)
         }
 
         async fn renew(&self, attempts: &[AttemptId], lease: Duration, now: Timestamp) -> Result<Vec<Renewed>, StoreError> {
@@ -246,8 +264,9 @@ store_layer! {
             let answers = self.around("settle", async move {
                 let answers = self.store.settle(reports, now).await?;
                 for ((attempt, reported), answer) in sent.into_iter().zip(&answers) {
-                    self.applied(Event::Settled { now, attempt, reported, answer: settle_answer(answer) });
+                    self.record(Event::Settled { now, attempt, reported, answer: settle_answer(answer) });
                 }
+                self.world.wake_all();
                 Ok(answers)
             })
             .await?;
@@ -264,7 +283,8 @@ store_layer! {
             self.around("sweep", async {
                 let swept = self.store.sweep(limit, now, random).await?;
                 if !swept.lost.is_empty() || !swept.expired.is_empty() {
-                    let lost = swept.lost.iter().map(|(attempt, end)| (*attempt, end_facts(end)));
+                    let lost = swept.lost.iter().filter(|(attempt, _)| self.world.is_swept(*attempt));
+                    let lost = lost.map(|(attempt, end)| (*attempt, end_facts(end)));
                     let expired = swept.expired.iter().map(|expired| expired.job);
                     self.applied(Event::Swept { now, lost: lost.collect(), expired: expired.collect() });
                 }
@@ -318,25 +338,23 @@ store_layer! {
             .await
         }
 
-        async fn fire(&self, fire: Fire, now: Timestamp) -> Result<Fired, StoreError> {
-            let mut facts = FireFacts {
-                now,
-                schedule: fire.schedule,
-                version: fire.version,
-                jobs: fire.jobs.iter().map(JobFacts::of).collect(),
-                created: None,
-                skipped: fire.skipped.iter().map(|range| (range.first, range.last, range.count)).collect(),
-                last_at: fire.last_at,
-            };
+        async fn fire(&self, fires: Vec<Fire>, now: Timestamp) -> Result<Vec<Fired>, StoreError> {
+            let facts: Vec<FireFacts> = fires.iter().map(|fire| fire_facts(fire, now)).collect();
             self.around("fire", async move {
-                let fired = self.store.fire(fire, now).await?;
-                if let Fired::Done { jobs } = &fired {
-                    facts.created = Some(jobs.clone());
+                let answers = self.store.fire(fires, now).await?;
+                for (mut facts, fired) in facts.into_iter().zip(&answers) {
+                    if let Fired::Done { jobs } = fired {
+                        facts.created = Some(jobs.clone());
+                    }
+                    self.applied(Event::Fired(facts));
                 }
-                self.applied(Event::Fired(facts));
-                Ok(fired)
+                Ok(answers)
             })
             .await
+        }
+
+        async fn attempts(&self, job: JobId, limit: usize) -> Result<Vec<Attempt>, StoreError> {
+            self.around("attempts", self.store.attempts(job, limit)).await
         }
 
         fn changes(&self) -> watch::Receiver<u64> {
@@ -345,6 +363,21 @@ store_layer! {
             lock(&self.state).wakes.push(sender);
             receiver
         }
+    }
+}
+
+fn fire_facts(fire: &Fire, now: Timestamp) -> FireFacts {
+    let skipped = fire.skipped.iter();
+    FireFacts {
+        now,
+        schedule: fire.schedule,
+        version: fire.version,
+        jobs: fire.jobs.iter().map(JobFacts::of).collect(),
+        created: None,
+        skipped: skipped
+            .map(|range| (range.first, range.last, range.count))
+            .collect(),
+        last_at: fire.last_at,
     }
 }
 
@@ -357,25 +390,35 @@ pub(crate) fn enqueue_answer(answer: &Enqueued) -> EnqueueAnswer {
     }
 }
 
-fn claim_facts(claim: &Claim, claimed: &Claimed, now: Timestamp, sent_at: Timestamp) -> ClaimFacts {
+fn claim_facts(claim: &Claim, claimed: &Claimed, now: Timestamp) -> ClaimFacts {
+    // Most claims get nothing, and then no rule looks at these.
+    let has_jobs = !claimed.jobs.is_empty();
+    let kinds = Some(&claim.kinds).filter(|_| has_jobs);
     ClaimFacts {
         now,
-        sent_at,
+        sent_at: now,
+        first_sent_at: now,
         id: claim.id,
+        is_remote: claim.worker_location == WorkerLocation::Remote,
+        retry_share: matches!(claim.plan.mix, Mix::RetriesFirst(_)).then_some(RETRY_SHARE),
         queue: claim.queue.clone(),
         limit: claim.plan.limit,
-        except: claim.except.iter().copied().collect(),
-        kinds: match &claim.kinds {
-            Kinds::Only(kinds) => kinds.iter().cloned().collect(),
-            Kinds::AllExcept(_) => Vec::new(),
+        except: claim.except.iter().copied().filter(|_| has_jobs).collect(),
+        kinds: match kinds {
+            Some(Kinds::Only(kinds)) => kinds.iter().cloned().collect(),
+            Some(Kinds::AllExcept(_)) | None => Vec::new(),
         },
         lease: claim.lease,
         repeated: claimed.repeated,
-        jobs: claimed.jobs.iter().map(claimed_job).collect(),
+        jobs: claimed
+            .jobs
+            .iter()
+            .map(|job| claimed_job(claim, job))
+            .collect(),
     }
 }
 
-fn claimed_job(job: &Job) -> ClaimedJob {
+fn claimed_job(claim: &Claim, job: &Job) -> ClaimedJob {
     let lease = job.lease();
     let policy = lease.and_then(|lease| lease.policy.as_deref());
     ClaimedJob {
@@ -383,6 +426,7 @@ fn claimed_job(job: &Job) -> ClaimedJob {
         attempt: job.attempt,
         failures: job.failures,
         losses_in_a_row: job.losses_in_a_row,
+        failures_max_expected: Some(claim.retry.resolve(job).effective_max.get()),
         failures_max: lease.map(|lease| lease.effective_max.get()),
         fixed_delay: policy.and_then(|policy| match (policy.backoff(), policy.jitter()) {
             (Backoff::Constant { delay }, Jitter::None) => Some(*delay),

@@ -1,10 +1,12 @@
 //! What all nodes of a simulation share: the event log and the true time.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use windlass_core::Timestamp;
+use windlass_store::AttemptId;
 
 use super::tap::Tap;
 use crate::history::{Entry, Event};
@@ -18,6 +20,8 @@ pub(crate) struct World {
     start: Instant,
     entries: Mutex<Vec<Entry>>,
     taps: Mutex<Vec<Arc<Tap>>>,
+    /// Attempts that a restart of the store ended. The next sweep reports them.
+    ended_by_restart: Mutex<BTreeSet<AttemptId>>,
 }
 
 /// When every simulation begins.
@@ -32,6 +36,7 @@ impl World {
             start: Instant::now(),
             entries: Mutex::default(),
             taps: Mutex::default(),
+            ended_by_restart: Mutex::default(),
         })
     }
 
@@ -59,6 +64,16 @@ impl World {
 
     pub(crate) fn remove_tap(&self, tap: &Arc<Tap>) {
         lock(&self.taps).retain(|other| !Arc::ptr_eq(other, tap));
+    }
+
+    /// Remembers attempts that a restart of the store ended.
+    pub(crate) fn end_by_restart(&self, attempts: impl Iterator<Item = AttemptId>) {
+        lock(&self.ended_by_restart).extend(attempts);
+    }
+
+    /// Whether a sweep ended this attempt, and not a restart before it.
+    pub(crate) fn is_swept(&self, attempt: AttemptId) -> bool {
+        !lock(&self.ended_by_restart).contains(&attempt)
     }
 
     /// Notifies all nodes that jobs may have become claimable.

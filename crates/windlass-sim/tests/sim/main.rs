@@ -1,4 +1,4 @@
-//! Bounded simulations. `WINDLASS_SIM_SEEDS` runs more seeds.
+//! Bounded simulations. `./test --long` runs many more seeds.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -1,42 +1,49 @@
 //! No seed violates an invariant.
 
-use windlass_sim::{Driver, Ingredient, Shape, shrink, simulate};
+use windlass_sim::{Campaign, Driver, Shape, simulate};
 
-/// Clocks that jump or differ are left out: the checker compares rates and claim order with the
-/// clock of the caller, but a store never lets its time go back.
-const WITHOUT: [Ingredient; 2] = [Ingredient::ClockJump, Ingredient::ClockSkew];
+/// Seeds that once found a bug, with the bug. They must stay clean.
+const REGRESSIONS: [(Driver, u64, &str); 4] = [
+    (Driver::Memory, 101_177, LOSSES),
+    (Driver::Memory, 301_445, REPEAT),
+    (Driver::Sqlite, 2, SWEEP),
+    (Driver::Sqlite, 27, DEADLINE),
+];
 
-/// How many runs to try to make a failing one smaller.
-const SHRINKS_MAX: u32 = 200;
+// These were errors of the checker.
+const LOSSES: &str = "three losses in a row counted as a limit of their own";
+const REPEAT: &str = "a repeated claim of a worker that stops seemed to be a new one";
+const SWEEP: &str = "the first sweep after a restart seemed to end attempts again";
+const DEADLINE: &str = "a deadline that had passed for one clock only counted as not passed";
 
-/// A number that can be set, to repeat a seed or to run more of them.
-fn number(name: &str, default: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+/// `./test --long` simulates more seeds.
+fn seeds(usual: u64, long: u64) -> u64 {
+    let is_long = std::env::var_os("WINDLASS_TEST_LONG").is_some();
+    if is_long { long } else { usual }
 }
 
-fn holds(driver: Driver, from: u64, many: u64) {
-    let shape = Shape {
-        driver,
-        without: WITHOUT.into(),
-        ..Shape::default()
+fn holds(driver: Driver, from: u64, seeds: u64) {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let campaign = Campaign {
+        from,
+        seeds,
+        shape: Shape {
+            driver,
+            ..Shape::default()
+        },
+        threads: cores,
+        twice: false,
     };
-    let (mut jobs, mut succeeded) = (0, 0);
-    for seed in from..from + many {
-        let run = simulate(seed, &shape).unwrap();
-        let (all, good) = run.jobs();
-        jobs += all;
-        succeeded += good;
-        if !run.violations.is_empty() {
-            let shrunk = shrink(run, &shape, SHRINKS_MAX).unwrap();
-            let (shape, run) = (shrunk.shape, shrunk.run);
-            panic!(
-                "repeat it with `WINDLASS_SIM_FROM={seed} WINDLASS_SIM_SEEDS=1 cargo test -p windlass-sim`\n\
-                 the smallest run is {shape:?}\n{}",
-                run.violations[0].describe(&run.history)
-            );
-        }
+    let report = campaign.run(|| {}).unwrap();
+    if let Some(failure) = report.failures.first() {
+        panic!(
+            "repeat it with `cargo run -- sim --seeds 1 --from {} {}`\n{}",
+            failure.seed,
+            failure.shape.flags(),
+            failure.text
+        );
     }
+    let (jobs, succeeded) = (report.jobs, report.succeeded);
     assert!(
         jobs > 0 && succeeded * 2 > jobs,
         "{succeeded} of {jobs} succeeded"
@@ -45,18 +52,22 @@ fn holds(driver: Driver, from: u64, many: u64) {
 
 #[test]
 fn every_invariant_holds_on_memory() {
-    holds(
-        Driver::Memory,
-        number("WINDLASS_SIM_FROM", 0),
-        number("WINDLASS_SIM_SEEDS", 40),
-    );
+    holds(Driver::Memory, 0, seeds(40, 20_000));
 }
 
 #[test]
 fn every_invariant_holds_on_sqlite() {
-    holds(
-        Driver::Sqlite,
-        number("WINDLASS_SIM_FROM", 1_000_000),
-        number("WINDLASS_SIM_SEEDS", 5),
-    );
+    holds(Driver::Sqlite, 1_000_000, seeds(5, 1000));
+}
+
+#[test]
+fn seeds_that_found_bugs_stay_clean() {
+    for (driver, seed, bug) in REGRESSIONS {
+        let shape = Shape {
+            driver,
+            ..Shape::default()
+        };
+        let violations = simulate(seed, &shape).unwrap().violations;
+        assert!(violations.is_empty(), "{bug}: {violations:#?}");
+    }
 }

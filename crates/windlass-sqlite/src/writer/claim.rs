@@ -41,6 +41,11 @@ impl Writer<'_> {
         };
         if let Some(rate) = rate.filter(|_| !jobs.is_empty()) {
             self.write_starts(queue, rate, jobs.len(), now)?;
+            // Counted from the start before this one, which a rollback takes back.
+            if let Some(last) = last {
+                let until = last.saturating_sub(rate.period);
+                self.index.forget_starts(queue, until);
+            }
         }
         self.remember(claim, &jobs);
         Ok(Ok(Claimed {

@@ -82,8 +82,16 @@ impl Writer<'_> {
         Ok(Ok(Written::Version(version)))
     }
 
-    pub(crate) fn fire(&mut self, fire: &Fire, now: Timestamp) -> Answer<Fired> {
+    pub(crate) fn fire_all(&mut self, fires: &[Fire], now: Timestamp) -> Answer<Vec<Fired>> {
         self.index.promote(now);
+        let mut answers = Vec::with_capacity(fires.len());
+        for fire in fires {
+            answers.push(self.fire(fire, now)?);
+        }
+        Ok(Ok(answers))
+    }
+
+    fn fire(&mut self, fire: &Fire, now: Timestamp) -> DriverResult<Fired> {
         let definition = fire.definition.as_ref().map(serde_json::to_string);
         let definition = definition.transpose().map_err(|error| {
             DriverError::damaged(format!("the schedule cannot be written as JSON: {error}"))
@@ -102,7 +110,7 @@ impl Writer<'_> {
                 definition,
             ])?;
         if moved == 0 {
-            return Ok(Ok(Fired::Stale));
+            return Ok(Fired::Stale);
         }
         self.record_skipped(fire, now)?;
         let mut created = Vec::new();
@@ -115,7 +123,7 @@ impl Writer<'_> {
                 created.push(job.id);
             }
         }
-        Ok(Ok(Fired::Done { jobs: created }))
+        Ok(Fired::Done { jobs: created })
     }
 
     fn record_skipped(&mut self, fire: &Fire, now: Timestamp) -> DriverResult<()> {

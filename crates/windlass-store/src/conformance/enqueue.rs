@@ -452,5 +452,5 @@ pub async fn new_jobs_are_announced(store: &Opened) {
     let mut changes = store.changes();
     changes.mark_unchanged();
     put(store, jobs(1..2)).await;
-    changes.changed().await.unwrap();
+    changes.changed().await.expect("the store is open");
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use windlass_core::fairness::{Credit, Guards, Pool, Rate, Slots};
-use windlass_core::{Concurrency, Job, Report};
+use windlass_core::{AttemptError, Concurrency, Edit, Failure, Job, Report, State};
 
 use super::build::*;
-use crate::{Claim, QueueLimits};
+use crate::{Change, Changed, Claim, Kinds, QueueLimits};
 
 async fn limit(store: &Opened, limits: QueueLimits) {
     store
@@ -134,6 +134,25 @@ pub async fn a_late_claim_keeps_to_the_rate(store: &Opened) {
     }
 }
 
+pub async fn a_claim_that_starts_nothing_forgets_no_start(store: &Opened) {
+    let (count, period) = (2, Duration::from_secs(10));
+    limit(
+        store,
+        QueueLimits {
+            rate: Some(Rate { count, period }),
+            ..QueueLimits::default()
+        },
+    )
+    .await;
+    put(store, jobs(0..2)).await;
+    assert_eq!(take(store, 5, at(0)).await.len(), 2);
+    assert!(take(store, 5, at(12)).await.is_empty(), "no job waits");
+    put(store, jobs(2..6)).await;
+    // The clock of this claimer is behind, or the claim had to wait.
+    assert!(take(store, 5, at(3)).await.is_empty());
+    assert_eq!(take(store, 5, at(12)).await.len(), 2);
+}
+
 pub async fn a_concurrency_key_limits_running_jobs(store: &Opened) {
     put(store, (0..10).map(|n| keyed(n, 2)).collect()).await;
     let running = take(store, 10, at(0)).await;
@@ -228,4 +247,157 @@ pub async fn each_job_brings_its_own_limit(store: &Opened) {
     // With one running, the second may start (1 < 3), the third not (2 ≥ 2), the fourth may (2 <
     // 3).
     assert_eq!(numbers, [1, 3, 3]);
+}
+
+pub async fn every_end_of_an_attempt_frees_its_concurrency_key(store: &Opened) {
+    let ends = [
+        Report::Succeeded(None),
+        failed(),
+        Report::Failed(Failure::unrecoverable(AttemptError::new("never"))),
+        Report::Released { started: true },
+        Report::Snoozed { until: at(1000) },
+        Report::Cancelled,
+    ];
+    // The first one runs, and a claim meets the others while the key is full.
+    let count = ends.len() as u64;
+    let last = Job {
+        priority: -1,
+        ..keyed(count, 1)
+    };
+    put(
+        store,
+        (0..count).map(|n| keyed(n, 1)).chain([last]).collect(),
+    )
+    .await;
+    let mut running = take_one(store, at(0)).await;
+    for (end, number) in ends.into_iter().zip(1..) {
+        assert!(take(store, 5, at(0)).await.is_empty(), "the key is full");
+        // A released job waits at the front again, so it goes to the end of the order.
+        let is_released = matches!(end, Report::Released { .. });
+        settle_one(store, &running, end, at(0)).await;
+        if is_released {
+            let cancelled = store
+                .change(&[running.id], &Change::Cancel, None, at(0))
+                .await;
+            assert_eq!(cancelled.unwrap(), [Changed::Now(State::Cancelled)]);
+        }
+        running = take_one(store, at(0)).await;
+        assert_eq!(running.id, id(number));
+    }
+}
+
+pub async fn a_blocked_job_starts_when_the_one_before_it_is_changed(store: &Opened) {
+    let overdue = Job {
+        deadline: Some(at(5)),
+        ..keyed(4, 1)
+    };
+    let waiting = [keyed(1, 1), keyed(2, 1), keyed(3, 1), overdue, keyed(5, 1)];
+    put(store, waiting.into()).await;
+    let running = take_one(store, at(0)).await;
+    assert!(take(store, 5, at(0)).await.is_empty(), "the key is full");
+    settle_one(store, &running, Report::Succeeded(None), at(1)).await;
+    // The next one may start, but does not.
+    let changed = store.change(&[id(2)], &Change::Cancel, None, at(1)).await;
+    assert_eq!(changed.unwrap(), [Changed::Now(State::Cancelled)]);
+    let moved = Edit {
+        queue: Some(queue("other")),
+        ..Edit::default()
+    };
+    let changed = edit_one(store, id(3), &moved, at(1)).await;
+    assert_eq!(changed, Changed::Now(State::Waiting));
+    let swept = store.sweep(10, at(6), 0).await.unwrap();
+    assert_eq!(swept.expired.len(), 1);
+    assert_eq!(take_one(store, at(6)).await.id, id(5));
+}
+
+pub async fn a_blocked_job_can_be_changed(store: &Opened) {
+    let urgent = Job {
+        priority: 9,
+        ..keyed(1, 1)
+    };
+    let waiting = [urgent, keyed(2, 1), keyed(3, 1), keyed(4, 1), keyed(5, 1)];
+    put(store, waiting.into()).await;
+    let running = take_one(store, at(0)).await;
+    assert!(take(store, 5, at(0)).await.is_empty(), "the key is full");
+    assert_eq!(find(store, id(3)).await.state(), State::Waiting);
+    let counts = store.counts(at(0)).await.unwrap();
+    assert_eq!(counts[&queue("default")].ready, 4, "they wait as before");
+    let changed = store.change(&[id(2)], &Change::Cancel, None, at(1)).await;
+    assert_eq!(changed.unwrap(), [Changed::Now(State::Cancelled)]);
+    let moved = Edit {
+        queue: Some(queue("other")),
+        ..Edit::default()
+    };
+    edit_one(store, id(3), &moved, at(1)).await;
+    let first = Edit {
+        priority: Some(5),
+        ..Edit::default()
+    };
+    edit_one(store, id(5), &first, at(1)).await;
+    assert!(take(store, 5, at(1)).await.is_empty(), "the key is full");
+    settle_one(store, &running, Report::Succeeded(None), at(2)).await;
+    let next = take_one(store, at(2)).await;
+    assert_eq!(next.id, id(5));
+    settle_one(store, &next, Report::Succeeded(None), at(3)).await;
+    let other = Claim {
+        queue: queue("other"),
+        ..claim(5)
+    };
+    let next = store.claim(&other, at(3)).await.unwrap().jobs;
+    assert_eq!(next.iter().map(|job| job.id).collect::<Vec<_>>(), [id(3)]);
+    settle_one(store, &next[0], Report::Succeeded(None), at(4)).await;
+    assert_eq!(take_one(store, at(4)).await.id, id(4));
+}
+
+pub async fn a_blocked_job_can_be_claimed_by_id(store: &Opened) {
+    put(store, (1..6).map(|n| keyed(n, 1)).collect()).await;
+    let running = take_one(store, at(0)).await;
+    assert!(take(store, 5, at(0)).await.is_empty(), "the key is full");
+    let named = || Claim {
+        jobs: Some([id(4), id(5)].into()),
+        ..claim(5)
+    };
+    assert!(store.claim(&named(), at(0)).await.unwrap().jobs.is_empty());
+    settle_one(store, &running, Report::Succeeded(None), at(1)).await;
+    let found = store.claim(&named(), at(1)).await.unwrap().jobs;
+    assert_eq!(found.iter().map(|job| job.id).collect::<Vec<_>>(), [id(4)]);
+    settle_one(store, &found[0], Report::Succeeded(None), at(2)).await;
+    assert_eq!(take_one(store, at(2)).await.id, id(2));
+}
+
+pub async fn a_job_of_another_kind_does_not_block_its_concurrency_key(store: &Opened) {
+    let other = |number| Job {
+        kind: kind("other"),
+        ..keyed(number, 1)
+    };
+    put(store, vec![keyed(1, 1), other(2), keyed(3, 1), other(4)]).await;
+    let running = take_one(store, at(0)).await;
+    assert!(take(store, 5, at(0)).await.is_empty(), "the key is full");
+    settle_one(store, &running, Report::Succeeded(None), at(1)).await;
+    let known = Claim {
+        kinds: Kinds::Only([keyed(1, 1).kind].into()),
+        ..claim(5)
+    };
+    let found = store.claim(&known, at(1)).await.unwrap().jobs;
+    assert_eq!(found.iter().map(|job| job.id).collect::<Vec<_>>(), [id(3)]);
+    settle_one(store, &found[0], Report::Succeeded(None), at(2)).await;
+    assert_eq!(take_one(store, at(2)).await.id, id(2));
+}
+
+pub async fn a_free_key_starts_as_many_jobs_as_it_allows(store: &Opened) {
+    put(store, (0..20).map(|n| keyed(n, 4)).collect()).await;
+    for round in 0..5_u64 {
+        let running = take(store, 10, at(round)).await;
+        let ids: Vec<_> = running.iter().map(|job| job.id).collect();
+        assert_eq!(ids, (4 * round..4 * round + 4).map(id).collect::<Vec<_>>());
+        assert!(
+            take(store, 10, at(round)).await.is_empty(),
+            "the key is full"
+        );
+        let reports = running
+            .iter()
+            .map(|job| report(job, Report::Succeeded(None)));
+        store.settle(reports.collect(), at(round)).await.unwrap();
+    }
+    assert!(take(store, 10, at(9)).await.is_empty());
 }

@@ -5,8 +5,8 @@ use windlass_core::{Job, NewJob, Occurrence, ScheduleId, ScheduleName};
 
 use super::build::*;
 use crate::{
-    Change, Expected, Fire, Fired, FiredOccurrence, QueueLimits, RecordRange, Schedule,
-    ScheduleRef, Written,
+    Change, Enqueued, Expected, Fire, Fired, FiredOccurrence, QueueLimits, RecordRange, Schedule,
+    ScheduleRef, Written, fire_one,
 };
 
 fn schedule(number: u128, name: &str, next: u64) -> Schedule {
@@ -21,7 +21,8 @@ fn schedule(number: u128, name: &str, next: u64) -> Schedule {
     }
 }
 
-fn step(schedule: &Schedule, numbers: &[u64]) -> Fire {
+/// A step that fires occurrences at these seconds, with jobs of these numbers.
+pub fn step(schedule: &Schedule, numbers: &[u64]) -> Fire {
     let fired = |number: &u64| Job {
         occurrence: Some(Occurrence {
             schedule_id: schedule.id,
@@ -37,7 +38,8 @@ fn step(schedule: &Schedule, numbers: &[u64]) -> Fire {
     }
 }
 
-async fn created(store: &Opened, number: u128, name: &str, next: u64) -> Schedule {
+/// Stores a schedule that is due at the second `next`.
+pub async fn created(store: &Opened, number: u128, name: &str, next: u64) -> Schedule {
     let schedule = schedule(number, name, next);
     assert_eq!(
         store
@@ -50,6 +52,10 @@ async fn created(store: &Opened, number: u128, name: &str, next: u64) -> Schedul
         version: 1,
         ..schedule
     }
+}
+
+async fn fire(store: &Opened, step: Fire, now: u64) -> Fired {
+    fire_one(&**store, step, at(now)).await.unwrap()
 }
 
 fn made(numbers: &[u64]) -> Fired {
@@ -143,10 +149,7 @@ pub async fn due_is_the_longest_due_first(store: &Opened) {
 
 pub async fn fire_moves_the_schedule_on(store: &Opened) {
     let schedule = created(store, 1, "s", 10).await;
-    let fired = store
-        .fire(step(&schedule, &[10, 20]), at(25))
-        .await
-        .unwrap();
+    let fired = fire(store, step(&schedule, &[10, 20]), 25).await;
     assert_eq!(fired, made(&[10, 20]));
     let kept = store.schedules().await.unwrap().readable.remove(0);
     assert_eq!(
@@ -160,14 +163,14 @@ pub async fn fire_moves_the_schedule_on(store: &Opened) {
 
 pub async fn an_occurrence_fires_once(store: &Opened) {
     let schedule = created(store, 1, "s", 10).await;
-    store.fire(step(&schedule, &[10]), at(25)).await.unwrap();
+    fire(store, step(&schedule, &[10]), 25).await;
     let next = Schedule {
         version: 2,
         ..schedule
     };
     let mut again = step(&next, &[10, 20]);
     again.jobs[0].id = id(77);
-    assert_eq!(store.fire(again, at(25)).await.unwrap(), made(&[20]));
+    assert_eq!(fire(store, again, 25).await, made(&[20]));
     assert_eq!(store.get(&[id(77)]).await.unwrap(), [None]);
 }
 
@@ -180,8 +183,8 @@ pub async fn a_full_queue_drops_no_occurrence(store: &Opened) {
     store.put_queue(&full, &limits, None).await.unwrap();
     put(store, vec![job(5)]).await;
     let schedule = created(store, 1, "s", 10).await;
-    let fired = store.fire(step(&schedule, &[10, 20]), at(25)).await;
-    assert_eq!(fired.unwrap(), made(&[10, 20]));
+    let fired = fire(store, step(&schedule, &[10, 20]), 25).await;
+    assert_eq!(fired, made(&[10, 20]));
 }
 
 pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
@@ -195,10 +198,10 @@ pub async fn occurrences_are_kept_as_long_as_their_jobs(store: &Opened) {
         }],
     )
     .await;
-    let mut fire = step(&schedule, &[10, 20, 30]);
-    fire.jobs[1].unique = unique("k");
-    assert_eq!(store.fire(fire, at(35)).await.unwrap(), made(&[10, 30]));
-    store.fire(step(&other, &[15]), at(35)).await.unwrap();
+    let mut first = step(&schedule, &[10, 20, 30]);
+    first.jobs[1].unique = unique("k");
+    assert_eq!(fire(store, first, 35).await, made(&[10, 30]));
+    fire(store, step(&other, &[15]), 35).await;
     let fired = |number: u64, made: bool| FiredOccurrence {
         scheduled_for: at(number),
         job: made.then(|| id(number)),
@@ -232,10 +235,8 @@ pub async fn a_stale_step_writes_nothing(store: &Opened) {
         version: 7,
         ..schedule.clone()
     };
-    assert_eq!(
-        store.fire(step(&stale, &[10]), at(25)).await.unwrap(),
-        Fired::Stale
-    );
+    let fired = fire(store, step(&stale, &[10]), 25).await;
+    assert_eq!(fired, Fired::Stale);
     assert_eq!(store.get(&[id(10)]).await.unwrap(), [None]);
     assert_eq!(
         store.schedules().await.unwrap().readable,
@@ -245,10 +246,101 @@ pub async fn a_stale_step_writes_nothing(store: &Opened) {
         .remove_schedule(schedule.id, Expected::Any)
         .await
         .unwrap();
-    assert_eq!(
-        store.fire(step(&schedule, &[10]), at(25)).await.unwrap(),
-        Fired::Stale
-    );
+    let fired = fire(store, step(&schedule, &[10]), 25).await;
+    assert_eq!(fired, Fired::Stale);
+}
+
+pub async fn many_schedules_fire_in_one_call(store: &Opened) {
+    let mut schedules = Vec::new();
+    for number in 1..=4 {
+        schedules.push(created(store, number, &format!("s{number}"), 10).await);
+    }
+    let mut steps = vec![
+        step(&schedules[0], &[10]),
+        step(&schedules[1], &[20, 21]),
+        step(&schedules[2], &[30]),
+        step(&schedules[3], &[]),
+    ];
+    steps[1].version = 7;
+    steps[2].skipped = vec![SkippedRange::one(at(5), SkipReason::Missed)];
+    let answers = store.fire(steps.clone(), at(35)).await.unwrap();
+    let expected = [made(&[10]), Fired::Stale, made(&[30]), made(&[])];
+    assert_eq!(answers, expected, "in the order of the steps");
+    assert_eq!(take(store, 9, at(35)).await.len(), 2);
+    let skipped = Fire::skipped_topic(schedules[2].id);
+    let records = store.records(&skipped, RecordRange::OLDEST, 9).await;
+    assert_eq!(records.unwrap().len(), 1);
+    let moved = store.schedules().await.unwrap().readable;
+    let versions: Vec<u64> = moved.iter().map(|one| one.version).collect();
+    assert_eq!(versions, [2, 1, 2, 2]);
+    let again = store.fire(steps, at(35)).await.unwrap();
+    assert_eq!(again, vec![Fired::Stale; 4], "each step once");
+    assert_eq!(store.fire(Vec::new(), at(35)).await.unwrap(), []);
+}
+
+pub async fn steps_of_one_schedule_take_effect_in_their_order(store: &Opened) {
+    let schedule = created(store, 1, "s", 10).await;
+    let second = Fire {
+        version: 2,
+        last_at: Some(at(20)),
+        ..step(&schedule, &[20])
+    };
+    let steps = vec![step(&schedule, &[10]), second.clone(), second];
+    let answers = store.fire(steps, at(25)).await.unwrap();
+    assert_eq!(answers, [made(&[10]), made(&[20]), Fired::Stale]);
+    let kept = store.schedules().await.unwrap().readable.remove(0);
+    assert_eq!((kept.version, kept.last_at), (3, Some(at(20))));
+}
+
+pub async fn a_unique_key_lets_one_of_many_occurrences_through(store: &Opened) {
+    let holder = Job {
+        unique: unique("held"),
+        ..job(5)
+    };
+    put(store, vec![holder]).await;
+    let mut steps = Vec::new();
+    for number in 1..=3 {
+        let schedule = created(store, u128::from(number), &format!("s{number}"), 10).await;
+        let mut step = step(&schedule, &[number * 10, number * 10 + 1]);
+        step.jobs[0].unique = unique("shared");
+        step.jobs[1].unique = unique(if number == 1 { "held" } else { "other" });
+        steps.push(step);
+    }
+    let answers = store.fire(steps, at(50)).await.unwrap();
+    assert_eq!(answers, [made(&[10]), made(&[21]), made(&[])]);
+    let fired = store.occurrences(ScheduleId::from_u128(3), None, 9).await;
+    let jobs: Vec<_> = fired.unwrap().iter().map(|fired| fired.job).collect();
+    assert_eq!(jobs, [None, None], "both fired, and made no job");
+    let shared = Job {
+        unique: unique("shared"),
+        ..job(99)
+    };
+    let duplicate = Enqueued::Duplicate {
+        id: id(10),
+        payload_differs: true,
+    };
+    assert_eq!(enqueue_one(store, shared, at(50)).await.unwrap(), duplicate);
+}
+
+pub async fn unfinished_occurrences_wait_or_run(store: &Opened) {
+    let schedule = created(store, 1, "s", 10).await;
+    let idle = created(store, 2, "idle", 10).await;
+    let cancelled = step(&schedule, &[10, 20, 30]);
+    fire(store, cancelled, 35).await;
+    let running = take(store, 1, at(35)).await;
+    assert_eq!(running[0].id, id(10));
+    let cancel = Change::Cancel;
+    store
+        .change(&[id(20)], &cancel, None, at(40))
+        .await
+        .unwrap();
+    let unknown = ScheduleId::from_u128(9);
+    let schedules = [idle.id, schedule.id, unknown];
+    let found = store.unfinished_occurrences(&schedules).await.unwrap();
+    let ids = found.iter().map(|jobs| jobs.iter().map(|job| job.id));
+    let ids: Vec<Vec<_>> = ids.map(Iterator::collect).collect();
+    assert_eq!(ids, [vec![], vec![id(30), id(10)], vec![]]);
+    assert_eq!(found[1][1].state(), windlass_core::State::Running);
 }
 
 pub async fn skipped_occurrences_are_recorded(store: &Opened) {
@@ -265,11 +357,11 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
         reason: SkipReason::Overlap,
         count: Some(1),
     };
-    let fire = Fire {
+    let skipping = Fire {
         skipped: vec![range, other],
         ..step(&schedule, &[])
     };
-    assert_eq!(store.fire(fire, at(50)).await.unwrap(), made(&[]));
+    assert_eq!(fire(store, skipping, 50).await, made(&[]));
     let topic = Fire::skipped_topic(schedule.id);
     let records = store
         .records(&topic, RecordRange::OLDEST, 10)
@@ -290,7 +382,7 @@ pub async fn skipped_occurrences_are_recorded(store: &Opened) {
         lengthened: Some(records[1].cursor),
         ..step(&schedule, &[])
     };
-    assert_eq!(store.fire(longer, at(60)).await.unwrap(), made(&[]));
+    assert_eq!(fire(store, longer, 60).await, made(&[]));
     let lengthened = store
         .records(&topic, RecordRange::OLDEST, 10)
         .await
@@ -316,15 +408,15 @@ pub async fn a_step_can_change_the_definition(store: &Opened) {
     let mut definition = schedule.definition.clone();
     definition.paused = true;
     let range = SkippedRange::one(at(10), SkipReason::Changed);
-    let fire = Fire {
+    let change = Fire {
         definition: Some(definition.clone()),
         skipped: vec![range],
         last_at: Some(at(20)),
         next_at: None,
         ..Fire::nothing(&schedule)
     };
-    assert_eq!(store.fire(fire.clone(), at(20)).await.unwrap(), made(&[]));
-    assert_eq!(store.fire(fire, at(20)).await.unwrap(), Fired::Stale);
+    assert_eq!(fire(store, change.clone(), 20).await, made(&[]));
+    assert_eq!(fire(store, change, 20).await, Fired::Stale);
     let kept = Schedule {
         version: 2,
         definition,

@@ -10,7 +10,7 @@ use windlass_engine::{Event, ManualRun, Origin, ScheduleEvent, manual_run_job};
 use windlass_store::{
     Change, Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX, RECORDS_MAX,
     RecordRange, Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written,
-    compare_and_set, read_skipped,
+    compare_and_set, fire_one, read_skipped,
 };
 
 use super::Client;
@@ -180,7 +180,7 @@ impl Client {
             definition: Some(definition.clone()),
             ..Fire::nothing(&found)
         };
-        if self.engine.store().fire(fire, now).await? == Fired::Stale {
+        if fire_one(self.engine.store(), fire, now).await? == Fired::Stale {
             return Err(changed(&definition.name, None));
         }
         found.version += 1;
@@ -578,7 +578,7 @@ impl Client {
                 jobs: jobs.clone(),
                 ..Fire::nothing(&schedule)
             };
-            if let Fired::Done { jobs: made } = store.fire(fire, now).await? {
+            if let Fired::Done { jobs: made } = fire_one(store, fire, now).await? {
                 jobs.retain(|job| made.contains(&job.id));
                 self.emit_fired(&schedule, &jobs, now);
                 job_ids.extend(made);

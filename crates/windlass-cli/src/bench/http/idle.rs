@@ -142,10 +142,10 @@ struct Usage {
 impl UsageMeter {
     async fn measure(&self) -> anyhow::Result<Usage> {
         tokio::time::sleep(WARM_UP).await;
-        let (cpu, transactions) = (cpu_seconds(), self.transactions().await?);
+        let (cpu, transactions) = (clock::cpu_seconds(), self.transactions().await?);
         let started = clock::start();
         tokio::time::sleep(Duration::from_secs(self.seconds.into())).await;
-        let (cpu_after, transactions_after) = (cpu_seconds(), self.transactions().await?);
+        let (cpu_after, transactions_after) = (clock::cpu_seconds(), self.transactions().await?);
         let seconds = started.elapsed().as_secs_f64();
         let transactions = transactions.zip(transactions_after);
         Ok(Usage {
@@ -160,19 +160,6 @@ impl UsageMeter {
             None => Ok(None),
         }
     }
-}
-
-/// Returns the processor time of this process, or 0 on systems other than Linux.
-pub(in crate::bench) fn cpu_seconds() -> f64 {
-    /// Linux counts in hundredths of a second on every platform that Rust supports.
-    const TICKS_PER_S: f64 = 100.0;
-    /// User and system time are the 12th and 13th field after the process name in parentheses.
-    const USER_TIME: usize = 11;
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks = fields.split_whitespace().skip(USER_TIME).take(2);
-    let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
-    ticks / TICKS_PER_S
 }
 
 impl fmt::Display for IdleResults {

@@ -9,7 +9,6 @@ use windlass_store::{
 };
 
 use super::fill::{KINDS, QUEUES};
-use crate::bench::http::cpu_seconds;
 use crate::bench::progress;
 use crate::bench::run::{Percentiles, percentiles};
 use crate::clock;
@@ -146,7 +145,7 @@ async fn repeat(
 ) -> anyhow::Result<ReadResult> {
     let bar = progress(name, times.into());
     let (jobs, examined) = read().await?;
-    let cpu = cpu_seconds();
+    let cpu = clock::cpu_seconds();
     let mut latencies: Vec<Duration> = Vec::new();
     for _ in 0..times {
         let started = clock::start();
@@ -160,7 +159,7 @@ async fn repeat(
         page,
         jobs,
         examined,
-        cpu_ms: (cpu_seconds() - cpu) * 1000.0 / f64::from(times),
+        cpu_ms: (clock::cpu_seconds() - cpu) * 1000.0 / f64::from(times),
         ms: percentiles(&mut latencies),
     })
 }

@@ -31,7 +31,7 @@ impl BulkView {
             look: state_look(bulk.state),
             title: verb(bulk.action).to_owned(),
             what: filter_words(&bulk.filter),
-            by: show::visible(&bulk.created_by),
+            by: show::person(&bulk.created_by),
             reason: show::visible(&bulk.reason),
             filter: filter_rows(&bulk.filter),
             fields: has_fields.then(|| super::super::job::pretty(&fields.to_string())),

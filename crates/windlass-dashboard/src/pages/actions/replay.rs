@@ -15,7 +15,7 @@ pub(crate) struct ReplayView {
     pub(crate) replay: Replay,
     pub(crate) look: Look,
     pub(crate) title: &'static str,
-    pub(crate) what: String,
+    pub(crate) what: Markup,
     pub(crate) by: String,
     pub(crate) is_patched: bool,
     pub(crate) patch: Option<String>,
@@ -40,7 +40,8 @@ pub(crate) struct ReplayView {
 }
 
 impl ReplayView {
-    pub(crate) fn new(replay: Replay, now: Timestamp, zone: &Zone) -> Self {
+    /// `cause` is the error of the jobs, if they are those of one cause that is known.
+    pub(crate) fn new(replay: Replay, cause: Option<&str>, now: Timestamp, zone: &Zone) -> Self {
         let canary = replay.canary.jobs.map_or(20, BoundedInt::to::<u64>);
         let canary = canary.min(replay.matched.max(1));
         let settled = replay.recovered + replay.failed_again;
@@ -65,8 +66,11 @@ impl ReplayView {
                 ActionState::Finished => "Replay finished",
                 ActionState::Aborted => "Replay aborted",
             },
-            what: filter_words(&replay.filter),
-            by: show::visible(&replay.created_by),
+            what: cause.map_or_else(
+                || Markup::text(&filter_words(&replay.filter)),
+                |error| markup::cause(error, 80),
+            ),
+            by: show::person(&replay.created_by),
             is_patched: replay.payload_patch.is_some(),
             patch: replay
                 .payload_patch

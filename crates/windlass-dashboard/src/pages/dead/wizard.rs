@@ -334,7 +334,7 @@ async fn earlier(visit: &Visit, filters: &Fields) -> Result<Vec<ReplayView>, Fai
     };
     let alike = replays.data.into_iter().filter(alike).take(5);
     Ok(alike
-        .map(|replay| ReplayView::new(replay, visit.now(), visit.zone()))
+        .map(|replay| ReplayView::new(replay, None, visit.now(), visit.zone()))
         .collect())
 }
 

@@ -11,6 +11,7 @@ use super::{job_id, pretty, title};
 use crate::failure::Failure;
 use crate::fields::Fields;
 use crate::frame::{Frame, Section};
+use crate::pages::dead::quoted;
 use crate::show;
 use crate::site::PageResult;
 use crate::visit::{Submit, Visit};
@@ -162,7 +163,7 @@ pub(super) async fn clone(submit: Submit) -> PageResult {
     }
 }
 
-async fn create(visit: &Visit, body: String) -> Result<JobId, Failure> {
+pub(super) async fn create(visit: &Visit, body: String) -> Result<JobId, Failure> {
     let answer = visit
         .call(Method::POST, "/api/v1/jobs", body.into(), None)
         .await?;
@@ -209,6 +210,7 @@ async fn form(
     let frame = Frame::new(visit, format!("{name} {}", title(job)), Section::Jobs).await?;
     let text = |name: &str| fields.get(name).unwrap_or_default().to_owned();
     let status = failure.as_ref().map(|failure| failure.status);
+    let url = &visit.site().backend().about().url;
     let page = FormTemplate {
         title: title(job),
         job_id: job.id,
@@ -220,7 +222,7 @@ async fn form(
         delay: text("delay"),
         kind: show::visible(job.kind.as_str()),
         failure,
-        commands: vec![curl_of(job)],
+        commands: vec![command_of(job), curl_of(job, url)],
         frame,
     };
     let mut response = visit.page(&page)?;
@@ -267,7 +269,9 @@ fn fields_of(job: &Job, purpose: Purpose) -> Fields {
 }
 
 /// The JSON of a payload field, exactly as it was typed.
-fn payload_json(fields: &Fields) -> Result<Option<Box<serde_json::value::RawValue>>, Failure> {
+pub(super) fn payload_json(
+    fields: &Fields,
+) -> Result<Option<Box<serde_json::value::RawValue>>, Failure> {
     let Some(text) = fields.get("payload") else {
         return Ok(None);
     };
@@ -276,7 +280,7 @@ fn payload_json(fields: &Fields) -> Result<Option<Box<serde_json::value::RawValu
         .map_err(|error| Failure::invalid(format!("payload: must be JSON: {error}")))
 }
 
-fn priority(fields: &Fields) -> Result<Option<i16>, Failure> {
+pub(super) fn priority(fields: &Fields) -> Result<Option<i16>, Failure> {
     let Some(text) = fields.get("priority") else {
         return Ok(None);
     };
@@ -285,7 +289,7 @@ fn priority(fields: &Fields) -> Result<Option<i16>, Failure> {
     read.map(Some).map_err(|_| Failure::invalid(rule))
 }
 
-fn delay(fields: &Fields) -> Result<Option<String>, Failure> {
+pub(super) fn delay(fields: &Fields) -> Result<Option<String>, Failure> {
     let Some(text) = fields.get("delay").map(str::trim) else {
         return Ok(None);
     };
@@ -388,7 +392,7 @@ fn options_of(job: &Job) -> Map<String, Value> {
 }
 
 /// An object with options and a payload, whose bytes are kept.
-fn with_payload(options: &Map<String, Value>, payload: Option<&str>) -> String {
+pub(super) fn with_payload(options: &Map<String, Value>, payload: Option<&str>) -> String {
     let options = Value::Object(options.clone()).to_string();
     match payload {
         Some(payload) => {
@@ -399,14 +403,52 @@ fn with_payload(options: &Map<String, Value>, payload: Option<&str>) -> String {
     }
 }
 
-/// The command that creates the same job again.
-pub(super) fn curl_of(job: &Job) -> String {
+/// The payload of a job, if it is short enough for a command.
+fn short_payload(job: &Job) -> Option<&str> {
     const SHOWN: usize = 4096;
     let payload = job.payload.as_ref().map(|payload| payload.0.as_str());
-    let payload = payload.filter(|payload| payload.len() <= SHOWN);
+    payload.filter(|payload| payload.len() <= SHOWN)
+}
+
+/// The command that creates the same job again.
+pub(super) fn command_of(job: &Job) -> String {
+    let mut command = format!("windlass enqueue {}", quoted(job.kind.as_str()));
+    if let Some(payload) = short_payload(job) {
+        command.push_str(&format!(" {}", quoted(payload)));
+    }
+    let options = options_of(job);
+    let flags = [
+        ("queue", "--queue"),
+        ("priority", "--priority"),
+        ("delivery", "--delivery"),
+        ("max_attempts", "--max-attempts"),
+        ("retry", "--retry"),
+        ("timeout", "--timeout"),
+        ("concurrency_key", "--concurrency-key"),
+        ("limit", "--concurrency-limit"),
+    ];
+    let mut add = |flag: &str, value: &str| {
+        command.push_str(&format!(" {flag} {}", quoted(value)));
+    };
+    for (name, flag) in flags {
+        match options.get(name) {
+            Some(Value::String(text)) => add(flag, text),
+            Some(value) => add(flag, &value.to_string()),
+            None => {}
+        }
+    }
+    for tag in &job.tags {
+        add("--tag", tag.as_str());
+    }
+    command
+}
+
+/// The same as a request.
+pub(super) fn curl_of(job: &Job, url: &str) -> String {
+    let payload = short_payload(job);
     let body = with_payload(&options_of(job), payload);
     let body = show::visible(&body).replace('\'', r"'\''");
-    format!("curl localhost:8080/api/v1/jobs -H 'Content-Type: application/json' -d '{body}'")
+    format!("curl {url}/api/v1/jobs -H 'Content-Type: application/json' -d '{body}'")
 }
 
 #[cfg(test)]
@@ -459,6 +501,10 @@ mod tests {
     fn a_command_quotes_what_a_shell_would_read() {
         let mut job = job();
         job.payload = serde_json::from_str(r#""it's""#).ok();
-        assert!(curl_of(&job).contains(r#""it'\''s""#));
+        assert!(curl_of(&job, "http://a").contains(r#""it'\''s""#));
+        assert_eq!(
+            command_of(&job),
+            r#"windlass enqueue email:send '"it'\''s"' --queue mail --max-attempts 3 --tag eu"#
+        );
     }
 }

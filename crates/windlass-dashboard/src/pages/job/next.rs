@@ -38,7 +38,7 @@ fn failures(job: &Job) -> Markup {
         count => format!("{count} attempts failed"),
     };
     match &job.last_error {
-        Some(error) => Markup(format!("{failed}: {}", strong(&show::clipped(error, 160)))),
+        Some(error) => Markup(format!("{failed}: {}", strong(&show::clipped(error, 90)))),
         None => Markup(failed),
     }
 }
@@ -160,7 +160,7 @@ fn dead(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
     if let Some(error) = &job.last_error {
         sentence.push_str(&format!(
             " The last error is {}.",
-            strong(&show::clipped(error, 160))
+            strong(&show::clipped(error, 90))
         ));
     }
     match &why.revive {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use windlass_api::{ActionPreview, BulkActionAnswer};
 
 use super::filter;
-use super::selected::{VERBS, Verb, verb};
+use super::selected::{PATCH, VERBS, Verb, verb};
 use crate::failure::Failure;
 use crate::fields::Fields;
 use crate::frame::{Frame, Section};
@@ -19,7 +19,7 @@ use crate::visit::{Submit, Visit};
 #[template(path = "jobs_all.html")]
 struct AllPage {
     frame: Frame,
-    verbs: [Verb; 6],
+    verbs: [Verb; 8],
     chosen: &'static str,
     fields: Fields,
     /// The conditions in words.
@@ -57,7 +57,20 @@ async fn page(
     preview: Option<Preview>,
 ) -> PageResult {
     let frame = Frame::new(visit, "Change all matching jobs", Section::Jobs).await?;
-    let command = format!("windlass bulk {}", chosen.name.replace('_', "-"));
+    let mut command = filter::command(
+        &format!("windlass bulk start --action {}", chosen.name),
+        filters,
+    );
+    if let Some((name, _, placeholder)) = chosen.field {
+        let flag = match name {
+            "queue" => "--to-queue",
+            PATCH => "--payload-patch",
+            _ => "--priority",
+        };
+        let value = fields.get(name).unwrap_or(placeholder);
+        command.push_str(&format!(" {flag} {}", filter::quoted(value)));
+    }
+    command.push_str(" --reason 'why' --dry-run");
     let conditions = filters
         .pairs()
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -67,7 +80,7 @@ async fn page(
         conditions: conditions.collect(),
         fields: fields.clone(),
         preview,
-        commands: vec![format!("{} --dry-run", filter::command(&command, filters))],
+        commands: vec![command],
         frame,
     })
 }
@@ -88,6 +101,7 @@ fn body(submit: &Submit, filters: &Fields, dry_run: bool) -> Result<(Verb, Value
         let text = submit.required(name)?;
         let value = match name {
             "priority" => json!(number(name, text)?),
+            PATCH => json!({"payload": patch(text)?}),
             _ => json!(text.trim()),
         };
         body.insert(name.to_owned(), value);
@@ -96,6 +110,12 @@ fn body(submit: &Submit, filters: &Fields, dry_run: bool) -> Result<(Verb, Value
         body.insert("rate".to_owned(), json!(number("rate", rate)?));
     }
     Ok((verb, Value::Object(body)))
+}
+
+/// Reads a payload patch.
+fn patch(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text)
+        .map_err(|error| Failure::invalid(format!("the patch is not JSON: {error}")))
 }
 
 /// Shows what the action would do. Nothing changes.

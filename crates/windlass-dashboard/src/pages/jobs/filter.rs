@@ -74,7 +74,7 @@ pub(super) fn command(command: &str, filters: &Fields) -> String {
 }
 
 /// Quotes a word for a shell, if it needs that.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:/=@%+".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

@@ -14,7 +14,10 @@ use crate::visit::{Submit, Visit};
 /// The most jobs that one request changes.
 const SELECTED_MAX: usize = 100;
 
-/// What can be done to selected jobs.
+/// The verb that changes payloads. It needs a dry run, so it works on all jobs that match.
+pub(super) const PATCH: &str = "patch";
+
+/// What can be done to many jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verb {
     pub(super) name: &'static str,
@@ -30,7 +33,7 @@ pub(super) struct Verb {
 }
 
 /// All verbs, in the order of the buttons.
-pub(super) const VERBS: [Verb; 6] = [
+pub(super) const VERBS: [Verb; 8] = [
     Verb {
         name: "run_now",
         ask: "Run now",
@@ -64,6 +67,22 @@ pub(super) const VERBS: [Verb; 6] = [
         bad: false,
     },
     Verb {
+        name: PATCH,
+        ask: "Patch the payload of",
+        done: "Patched",
+        about: "Waiting, dead and cancelled jobs get another payload.",
+        field: Some((PATCH, "Payload patch", r#"{"template": "invoice-v2"}"#)),
+        bad: false,
+    },
+    Verb {
+        name: "resolve",
+        ask: "Resolve",
+        done: "Resolved",
+        about: "Lost at-most-once jobs that did their work count as succeeded.",
+        field: None,
+        bad: false,
+    },
+    Verb {
         name: "cancel",
         ask: "Cancel",
         done: "Cancelled",
@@ -84,6 +103,17 @@ pub(super) const VERBS: [Verb; 6] = [
 pub(super) fn verb(name: &str) -> Result<Verb, Failure> {
     let found = VERBS.into_iter().find(|verb| verb.name == name);
     found.ok_or_else(|| Failure::invalid("choose an action"))
+}
+
+/// The verb of a form for selected jobs.
+fn selected_verb(submit: &Submit) -> Result<Verb, Failure> {
+    let verb = verb(submit.required("action")?)?;
+    match verb.name {
+        PATCH => Err(Failure::invalid(
+            "select all jobs that match to patch their payloads",
+        )),
+        _ => Ok(verb),
+    }
 }
 
 #[derive(Template)]
@@ -116,7 +146,7 @@ fn ids(submit: &Submit) -> Result<Vec<String>, Failure> {
 
 /// Asks before anything changes. Running jobs now is harmless and happens at once.
 pub(super) async fn confirm(submit: Submit) -> PageResult {
-    let verb = verb(submit.required("action")?)?;
+    let verb = selected_verb(&submit)?;
     if verb.name == "run_now" {
         return apply(submit).await;
     }
@@ -128,18 +158,23 @@ pub(super) async fn confirm(submit: Submit) -> PageResult {
         Section::Jobs,
     )
     .await?;
-    let command = match verb.name {
-        "move" => format!("windlass jobs edit {} --queue default", ids.join(" ")),
-        "reprioritise" => format!("windlass jobs edit {} --priority 0", ids.join(" ")),
-        name => format!("windlass jobs {name} {}", ids.join(" ")),
+    let edit = |change: &str| {
+        ids.iter()
+            .map(|id| format!("windlass jobs edit {id} {change}"))
+            .collect()
+    };
+    let commands = match verb.name {
+        "move" => edit("--queue default"),
+        "reprioritise" => edit("--priority 0"),
+        name => vec![format!("windlass jobs {name} {}", ids.join(" "))],
     };
     let back = submit.fields.get("from").unwrap_or("/jobs").to_owned();
     visit.page(&ConfirmPage {
         frame,
         verb,
-        ids,
         back,
-        commands: vec![command],
+        commands,
+        ids,
     })
 }
 
@@ -152,7 +187,7 @@ pub(super) fn jobs(count: usize) -> String {
 }
 
 pub(super) async fn apply(submit: Submit) -> PageResult {
-    let verb = verb(submit.required("action")?)?;
+    let verb = selected_verb(&submit)?;
     let ids = ids(&submit)?;
     let value = match verb.field {
         Some((name, ..)) => submit.required(name)?,
@@ -198,6 +233,7 @@ async fn change(visit: &Visit, verb: Verb, id: &str, value: &str) -> Result<(), 
         "run_now" => (Method::POST, format!("{job}/run-now"), json!({})),
         "revive" => (Method::POST, format!("{job}/revive"), json!({})),
         "cancel" => (Method::POST, format!("{job}/cancel"), json!({})),
+        "resolve" => (Method::POST, format!("{job}/resolve"), json!({})),
         "delete" => (Method::DELETE, job, json!({})),
         "move" => (Method::PATCH, job, json!({"queue": value})),
         _ => {

@@ -214,8 +214,8 @@ impl Scales {
         Markup(svg)
     }
 
-    /// The retries of all jobs in each second. A bar of several seconds shows its busiest one.
-    pub(super) fn herd(&self, explanation: &PolicyExplanation, key: &str) -> Markup {
+    /// How many seconds a bar of the herd has, and the retries in the busiest second of each bar.
+    fn busiest(&self, explanation: &PolicyExplanation) -> (u64, Vec<u64>) {
         let per_bar = self.herd_seconds.div_ceil(BARS).max(1);
         let bars = self.herd_seconds.div_ceil(per_bar).max(1);
         let mut busiest = vec![0u64; usize::try_from(bars).unwrap_or(1)];
@@ -225,13 +225,35 @@ impl Scales {
                 *value = (*value).max(requests);
             }
         }
+        (per_bar, busiest)
+    }
+
+    /// The herd as a table, without the bars in which nothing happens.
+    pub(super) fn herd_table(&self, explanation: &PolicyExplanation) -> Markup {
+        let (per_bar, busiest) = self.busiest(explanation);
+        let bars = (0..)
+            .step_by(usize::try_from(per_bar).unwrap_or(1))
+            .zip(busiest);
+        let rows = bars
+            .filter(|(_, retries)| *retries > 0)
+            .map(|(from, retries): (u64, u64)| {
+                let from = show::duration(Duration::from_secs(from));
+                vec![from, show::grouped(retries)]
+            });
+        draw::table(&["From", "Retries in the busiest second"], rows)
+    }
+
+    /// The retries of all jobs in each second. A bar of several seconds shows its busiest one.
+    pub(super) fn herd(&self, explanation: &PolicyExplanation, key: &str) -> Markup {
+        let (per_bar, busiest) = self.busiest(explanation);
+        let bars = busiest.len();
         let top = peak(explanation, self.jobs);
         let label = format!(
             "{} jobs fail together: at most {} retries a second",
             self.jobs, top
         );
         let mut svg = self.frame(&label, &self.load, HEIGHT);
-        let slot = 1000.0 / bars as f64;
+        let slot = 1000.0 / bars.max(1) as f64;
         let mut path = String::new();
         for (index, value) in busiest.iter().enumerate().filter(|(_, value)| **value > 0) {
             let height = (HEIGHT * self.load.share(*value as f64)).max(0.75);
@@ -249,10 +271,7 @@ impl Scales {
         );
         for part in 0..=4u64 {
             let (x, anchor) = (part * 25, anchor((part * 25) as f64));
-            let text = escaped(&show::duration(Duration::from_secs(
-                self.herd_seconds * part / 4,
-            )));
-            let text = if part == 0 { "0 s".to_owned() } else { text };
+            let text = escaped(&millis((self.herd_seconds * part * 250) as f64));
             let _ = write!(
                 svg,
                 r#"<text x="{x}%" y="{}" text-anchor="{anchor}">{text}</text>"#,
@@ -332,9 +351,7 @@ fn millis(millis: f64) -> String {
     if millis <= 0.0 {
         return "0".to_owned();
     }
-    let text = show::duration(Duration::from_millis(millis.round() as u64));
-    // `2.00 s` of a scale is `2 s`.
-    text.replace(".00\u{a0}s", "\u{a0}s")
+    show::duration(Duration::from_millis(millis.round() as u64))
 }
 
 #[cfg(test)]

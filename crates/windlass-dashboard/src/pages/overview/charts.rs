@@ -21,8 +21,10 @@ pub(crate) struct Charts {
     pub(crate) retries_too_much: bool,
     /// Wait and run times, by name.
     pub(crate) times: [(&'static str, Times); 2],
-    /// The buckets as a table: time, succeeded, failed, died.
-    pub(crate) table: Vec<[String; 4]>,
+    /// What happened in each bucket.
+    pub(crate) table: Markup,
+    /// The retry rate, the waits and the run times of each bucket.
+    pub(crate) times_table: Markup,
 }
 
 /// A chart of three percentiles.
@@ -63,21 +65,22 @@ impl Charts {
                 at(&dead, index)
             )
         });
-        let table = titles.iter().enumerate().map(|(index, title)| {
-            let time = title.split(" · ").next().unwrap_or_default().to_owned();
-            [
+        let rows = series.bucket_times(zone).into_iter().enumerate();
+        let rows = rows.map(|(index, time)| {
+            vec![
                 time,
                 at(&succeeded, index),
                 at(&retried, index),
                 at(&dead, index),
             ]
         });
+        let heads = ["Time", "Succeeded", "Failed, will retry", "Died"];
         let chart = Chart {
             label: &label,
             height: 176.0,
             scale: draw::nice_scale(max, 0.1, axis_rate),
             times: series.times(zone),
-            titles: titles.clone(),
+            titles,
             bound: None,
             marks: series.marks.clone(),
         };
@@ -111,9 +114,45 @@ impl Charts {
             retry_rate_now: show::percent(rate_now),
             retries_too_much: rate_now.is_some_and(|rate| rate > RETRY_RATE_MAX),
             times: Times::wait_and_run(series, zone),
-            table: table.collect(),
+            table: draw::table(&heads, rows),
+            times_table: times_table(series, zone, "Retried", retry_rate),
         }
     }
+}
+
+/// A share, the waits and the run times of each bucket as a table.
+pub(crate) fn times_table(
+    series: &Series,
+    zone: &Zone,
+    name: &str,
+    share: impl Fn(&Activity) -> Option<f64>,
+) -> Markup {
+    let millis = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), show::millis);
+    let rows = series.bucket_times(zone).into_iter().zip(&series.buckets);
+    let rows = rows.map(|(time, bucket)| {
+        let bucket = bucket.as_ref();
+        let times = [
+            bucket.map(|bucket| bucket.wait),
+            bucket.map(|bucket| bucket.run),
+        ];
+        let times = times.into_iter().flat_map(|times| {
+            let of = |value: fn(&TimePercentiles) -> Option<f64>| times.as_ref().and_then(value);
+            [
+                of(|times| times.p50_ms),
+                of(|times| times.p95_ms),
+                of(|times| times.p99_ms),
+            ]
+        });
+        let share = bucket.and_then(&share);
+        [time, show::percent(share)]
+            .into_iter()
+            .chain(times.map(millis))
+            .collect()
+    });
+    let heads = [
+        "Time", name, "Wait p50", "p95", "p99", "Run p50", "p95", "p99",
+    ];
+    draw::table(&heads, rows)
 }
 
 fn retry_chart(series: &Series, zone: &Zone, range: Range) -> Markup {

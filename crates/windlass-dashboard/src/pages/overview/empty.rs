@@ -45,7 +45,10 @@ pub(super) fn page(visit: &Visit, frame: Frame) -> PageResult {
         )
     };
     visit.page(&EmptyPage {
-        store: about.store_path.clone(),
+        store: match about.store_path.is_empty() {
+            true => about.store.clone(),
+            false => about.store_path.clone(),
+        },
         exports: (!exports.is_empty()).then(|| exports.join("\n")),
         enqueue: r#"windlass enqueue email:send '{"to": "ann@example.org"}' --queue mail"#,
         enqueue_curl: post(

@@ -4,20 +4,27 @@ use askama::Template;
 use axum::http::Method;
 use serde_json::{Map, Value, json};
 use windlass_api::{BulkAction, BulkActionAnswer, Queue, QueueSettings, Retry};
+use windlass_core::retry::RetryPolicy;
 
 use super::read;
 use crate::failure::Failure;
 use crate::fields::{Fields, escaped};
 use crate::frame::{Frame, Section};
+use crate::pages::dead::quoted;
+use crate::pages::job::policy_words;
 use crate::show;
 use crate::site::PageResult;
 use crate::visit::{Submit, Visit};
 
 /// The retry policy of a queue in words.
 pub(super) fn policy_in_words(queue: &Queue) -> String {
-    match &queue.settings.retry {
-        None => "that of the kind or the server".to_owned(),
-        Some(retry) => policy_text(retry),
+    let Some(retry) = &queue.settings.retry else {
+        return "that of the kind or the server".to_owned();
+    };
+    match serde_json::to_value(retry) {
+        Ok(policy) if policy.is_object() => RetryPolicy::from_json(&policy)
+            .map_or_else(|_| policy_text(retry), |policy| policy_words(&policy)),
+        _ => policy_text(retry),
     }
 }
 
@@ -74,6 +81,8 @@ struct SettingsPage {
     name: String,
     path: String,
     groups: [(&'static str, Vec<SettingField>); 2],
+    /// Whether the retry policy is a draft that nothing uses yet.
+    has_draft: bool,
     commands: Vec<String>,
 }
 
@@ -81,20 +90,30 @@ pub(super) async fn settings_form(visit: Visit) -> PageResult {
     let queue = read(&visit).await?;
     let name = queue.name.to_string();
     let frame = Frame::new(&visit, format!("Settings of {name}"), Section::Queues).await?;
+    let draft = visit.query().get("retry");
+    let retry = draft.map_or_else(|| "standard".to_owned(), quoted);
     let page = SettingsPage {
         path: format!("/queues/{}", escaped(&name)),
-        groups: setting_fields(&queue.settings),
-        commands: vec![format!(
-            "windlass queues set {name} --concurrency 40 --rate 100/1m --retry standard"
-        )],
+        groups: setting_fields(&queue.settings, draft),
+        has_draft: draft.is_some(),
+        commands: vec![match draft {
+            Some(_) => format!("windlass queues set {name} --retry {retry}"),
+            None => {
+                format!("windlass queues set {name} --concurrency 40 --rate 100/1m --retry {retry}")
+            }
+        }],
         name,
         frame,
     };
     visit.page(&page)
 }
 
-/// The fields of the form, in groups with a title.
-fn setting_fields(settings: &QueueSettings) -> [(&'static str, Vec<SettingField>); 2] {
+/// The fields of the form, in groups with a title. A draft of the retry policy replaces the one in
+/// force.
+fn setting_fields(
+    settings: &QueueSettings,
+    draft: Option<&str>,
+) -> [(&'static str, Vec<SettingField>); 2] {
     let text = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
     let field = |name, label, value, hint| SettingField {
         name,
@@ -143,7 +162,10 @@ fn setting_fields(settings: &QueueSettings) -> [(&'static str, Vec<SettingField>
         field(
             "retry",
             "Retry policy",
-            settings.retry.as_ref().map(policy_text).unwrap_or_default(),
+            draft
+                .map(str::to_owned)
+                .or_else(|| settings.retry.as_ref().map(policy_text))
+                .unwrap_or_default(),
             "a preset such as standard, or a policy as JSON; empty for that of the kind or the server",
         ),
         field(

@@ -147,7 +147,7 @@ async fn render(
         splay: text("splay", ""),
         preview: preview(visit, &rule, &text("timezone", visit.zone().name())).await?,
         commands: vec![format!(
-            "windlass schedule next {} --tz {}",
+            "windlass schedules next {} --tz {}",
             super::super::dead::quoted(if rule.is_empty() { "0 2 * * *" } else { &rule }),
             super::super::dead::quoted(&text("timezone", "UTC"))
         )],

@@ -1,0 +1,129 @@
+//! Parked jobs: due jobs whose concurrency key is full.
+//!
+//! A claim that meets such a job parks it, so that no other claim steps over it
+//! (`migrations/0004_concurrency_keys.sql`). The transaction that makes a key free unparks jobs:
+//! when attempts end, and when a job that was due leaves its queue without a start, because it may
+//! have been unparked in the place of others.
+//!
+//! Some keys become free without such a transaction: an unreadable job holds its key only until its
+//! lease expires. So every node looks through the parked keys all the time, a page every few
+//! seconds.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use windlass_core::{Job, Timestamp};
+
+use crate::claim::Claimable;
+use crate::connect::{ConnectionClass, Connections};
+use crate::error::DriverResult;
+use crate::param::{Time, params};
+use crate::row;
+use crate::session::Session;
+use crate::unreadable::skip_unreadable;
+use crate::wake::Wake;
+
+const UNPARK: &str = "select * from windlass.unpark_v1($1, $2)";
+
+/// How often a node looks at a page of parked keys.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// The most keys of a page.
+const PAGE_KEYS: i32 = 1000;
+
+/// Returns the keys of these jobs.
+pub(crate) fn keys<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> BTreeSet<&'a str> {
+    let keys = jobs.into_iter().filter_map(|job| job.concurrency.as_ref());
+    keys.map(|concurrency| concurrency.key.as_str()).collect()
+}
+
+/// Unparks jobs of these keys and commits, in one round trip. Returns the jobs.
+pub(crate) async fn unpark_and_commit(
+    session: &mut Session,
+    keys: BTreeSet<&str>,
+    now: Timestamp,
+) -> DriverResult<Vec<Claimable>> {
+    if keys.is_empty() {
+        session.commit().await?;
+        return Ok(Vec::new());
+    }
+    let keys: Vec<&str> = keys.into_iter().collect();
+    let rows = session
+        .query_and_commit(UNPARK, params![keys, Time(now)])
+        .await?;
+    Ok(unparked(&rows, 0))
+}
+
+/// Reads unparked jobs from rows, from this column on.
+pub(crate) fn unparked<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+    column: usize,
+) -> Vec<Claimable> {
+    skip_unreadable("unparked", rows, |found| {
+        let (rank, at) = (found.try_get(column + 2)?, row::time(found, column + 3)?);
+        let order = (rank, at, row::id(found, column + 4)?);
+        Ok((row::name(found, column)?, found.try_get(column + 1)?, order))
+    })
+}
+
+/// Takes parked retries back to the lane of retries, in the round trip of the next statement. The
+/// statements that change or end waiting jobs count the retries of that lane.
+pub(crate) fn before_change<'a>(
+    session: &mut Session,
+    jobs: impl IntoIterator<Item = &'a Job>,
+) -> DriverResult<()> {
+    let keyed = jobs.into_iter().filter(|job| job.concurrency.is_some());
+    let ids = row::uuids(keyed.map(|job| job.id));
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let sql = "update windlass.jobs set lane = 1 where id = any ($1) and lane = 3";
+    session.queue(sql, params![ids])
+}
+
+/// Looks for parked jobs whose key is free, as long as the store is open.
+pub(crate) async fn unpark_missed(connections: &Connections, wake: &Wake) {
+    let mut from = String::new();
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let after = &from;
+        let looked = connections
+            .run(ConnectionClass::Other, |mut session| async move {
+                unpark_page(&mut session, after).await
+            })
+            .await;
+        match looked {
+            Ok((unparked, next)) => {
+                wake.notify_orders(unparked);
+                from = next;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "scan for parked jobs failed; retrying in 5 s");
+            }
+        }
+    }
+}
+
+/// Unparks jobs of the keys after this one. Returns them, and after which key to continue.
+async fn unpark_page(session: &mut Session, after: &str) -> DriverResult<(Vec<Claimable>, String)> {
+    let sql = include_str!("../sql/parked_keys.sql");
+    let rows = session.read(sql, params![after, PAGE_KEYS]).await?;
+    let keys: Vec<String> = rows
+        .iter()
+        .map(|found| Ok(found.try_get(0)?))
+        .collect::<DriverResult<_>>()?;
+    let Some(last) = keys.last().cloned() else {
+        return Ok((Vec::new(), String::new()));
+    };
+    let sql = "select * from windlass.unpark_v1($1, clock_timestamp())";
+    let rows = session.single(sql, params![keys]).await?;
+    let unparked = unparked(&rows, 0);
+    if !unparked.is_empty() {
+        tracing::info!(
+            jobs = unparked.len(),
+            "unparked jobs of free concurrency keys"
+        );
+    }
+    Ok((unparked, last))
+}
