@@ -1,27 +1,20 @@
 //! Reading, changing and running schedules.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+mod declare;
+mod run;
 
-use serde_json::{Value, json};
 use windlass_core::schedule::{Firing, NewSchedule, SkipReason, SkippedRange};
-use windlass_core::{Invalid, Job as StoredJob, JobId, ScheduleId, ScheduleName, Timestamp};
-use windlass_engine::{Event, ManualRun, Origin, ScheduleEvent, manual_run_job};
+use windlass_core::{Invalid, JobId, ScheduleId, ScheduleName, Timestamp};
+use windlass_engine::{Event, Origin, ScheduleEvent};
 use windlass_store::{
-    Change, Document, Expected, FIRE_MAX, Fire, Fired, FiredOccurrence, PAGE_MAX, RECORDS_MAX,
-    RecordRange, Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written,
-    compare_and_set, fire_one, read_skipped,
+    Change, Expected, Fire, Fired, FiredOccurrence, PAGE_MAX, RECORDS_MAX, RecordRange,
+    Schedule as StoredSchedule, ScheduleRef, UnreadableSchedule, Written, compare_and_set,
+    fire_one, read_skipped,
 };
 
 use super::Client;
 use crate::error::Error;
 use crate::schedule::Schedule;
-
-/// The collection of documents that record which schedules each set declares.
-const SETS: &str = "schedule-sets";
-
-/// The most jobs to read in one step: each may have a large payload.
-const READ_BATCH: usize = 10;
 
 impl Client {
     /// Creates a schedule, or changes the existing one with the same name.
@@ -341,95 +334,6 @@ impl Client {
         Ok(true)
     }
 
-    /// Runs the job of a schedule now, in addition to its occurrences, also if it is paused.
-    ///
-    /// [`Schedule::overlap`] ignores this run: it never causes an occurrence to be skipped, queued or
-    /// cancelled.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ScheduleNotFound`] if there is no schedule with this name; [`Error::ScheduleKeyTaken`] if
-    /// another job holds the unique key of its job.
-    pub async fn run_schedule_now(&self, name: &str) -> Result<JobId, Error> {
-        self.run_schedule_now_from(name, self.origin()).await
-    }
-
-    /// Runs a schedule like [`Client::run_schedule_now`], with the time and the id of an [`Origin`].
-    ///
-    /// The same origin makes the same job, so a repeated request does not run it twice.
-    ///
-    /// # Errors
-    ///
-    /// As [`Client::run_schedule_now`].
-    pub async fn run_schedule_now_from(&self, name: &str, origin: Origin) -> Result<JobId, Error> {
-        let jobs = self
-            .fire_extra(name, ManualRun::RunNow, origin, |schedule, now| {
-                // Moves to an instant that is not an occurrence: each instant fires only once.
-                let recurrence = schedule.definition.recurrence(schedule.created_at);
-                let tick = Duration::from_micros(1);
-                let mut at = now;
-                while recurrence
-                    .next(at.saturating_sub(tick))
-                    .is_some_and(|next| next.at == at)
-                {
-                    at = at.saturating_add(tick);
-                }
-                Ok(vec![at])
-            })
-            .await?;
-        let job = jobs.first().copied();
-        job.ok_or_else(|| Error::ScheduleKeyTaken(name.to_owned()))
-    }
-
-    /// Runs the occurrences from `from` to `to`, both included, that were not fired.
-    ///
-    /// These are occurrences that were missed or skipped, or that lie before the schedule was
-    /// created; at most 1000 of them. Returns the number of new jobs.
-    ///
-    /// [`Schedule::overlap`] ignores these runs: they never cause a later occurrence to be skipped,
-    /// queued or cancelled. Under [`Overlap::Queue`](crate::schedule::Overlap::Queue) they run one
-    /// after the other.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ScheduleNotFound`] if there is no schedule with this name; [`Error::Invalid`] if `to` is
-    /// in the future or there are too many occurrences.
-    pub async fn backfill(
-        &self,
-        name: &str,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<usize, Error> {
-        self.backfill_from(name, from, to, self.origin()).await
-    }
-
-    /// Backfills like [`Client::backfill`], with the time and the ids of an [`Origin`].
-    ///
-    /// The same origin makes the same jobs, so a repeated request runs nothing twice and returns the
-    /// same number.
-    ///
-    /// # Errors
-    ///
-    /// As [`Client::backfill`].
-    pub async fn backfill_from(
-        &self,
-        name: &str,
-        from: Timestamp,
-        to: Timestamp,
-        origin: Origin,
-    ) -> Result<usize, Error> {
-        let jobs = self
-            .fire_extra(name, ManualRun::Backfill, origin, |schedule, now| {
-                if to > now {
-                    return Err(Invalid::new("to", "must not be in the future"));
-                }
-                let (definition, created_at) = (&schedule.definition, schedule.created_at);
-                definition.occurrences_between(created_at, from, to, FIRE_MAX)
-            })
-            .await?;
-        Ok(jobs.len())
-    }
-
     /// Returns the next occurrences of a schedule, as if it were not paused: at most `limit`, and at
     /// most 1000.
     ///
@@ -486,142 +390,6 @@ impl Client {
         Ok(ranges)
     }
 
-    /// Brings the schedules of some sets in line with what the program declares.
-    ///
-    /// Creates and changes schedules by name, and removes those that one of these sets declared
-    /// before and that no set declares now.
-    pub(crate) async fn declare(&self, sets: &[(String, Vec<Schedule>)]) -> Result<(), Error> {
-        let store = self.engine.store();
-        let before = store.documents(SETS, self.now()).await?;
-        let mut declared: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-        for (set, schedules) in sets {
-            let names = declared.entry(set).or_default();
-            for schedule in schedules {
-                self.declare_one(schedule).await?;
-                names.extend(schedule.name().map(ToString::to_string));
-            }
-        }
-        let is_declared = |set: &&Document| declared.contains_key(set.name.as_str());
-        let (own_sets, other_sets): (Vec<_>, Vec<_>) = before.iter().partition(is_declared);
-        let mut kept: BTreeSet<&str> = other_sets.into_iter().flat_map(names_in).collect();
-        kept.extend(declared.values().flatten().map(String::as_str));
-        for name in own_sets.into_iter().flat_map(names_in) {
-            if !kept.contains(name) {
-                self.remove_schedule(name).await?;
-            }
-        }
-        for (set, names) in &declared {
-            let value = json!(names);
-            let stored = before.iter().find(|document| document.name == *set);
-            if stored.is_none_or(|document| document.value != value) {
-                store
-                    .put_document(SETS, set, &value, Expected::Any, None, self.now())
-                    .await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Creates or changes one declared schedule.
-    ///
-    /// Code may still declare a schedule that has ended: it is not created, and an existing one ends.
-    async fn declare_one(&self, schedule: &Schedule) -> Result<(), Error> {
-        if !schedule.has_ended(self.now()) {
-            self.put_schedule(schedule).await?;
-            return Ok(());
-        }
-        let Some(name) = schedule.name() else {
-            return Ok(());
-        };
-        until_written(name, || async {
-            let found = self.find(name).await?;
-            let Some(mut found) = found.filter(|found| found.next_at.is_some()) else {
-                return Ok(());
-            };
-            let expected = Expected::Version(found.version);
-            found.next_at = None;
-            self.write(found, expected).await.map(|_| ())
-        })
-        .await
-    }
-
-    /// Enqueues jobs for some instants of a schedule now, without advancing the schedule.
-    async fn fire_extra(
-        &self,
-        name: &str,
-        extra: ManualRun,
-        origin: Origin,
-        instants: impl Fn(&StoredSchedule, Timestamp) -> Result<Vec<Timestamp>, Invalid>,
-    ) -> Result<Vec<JobId>, Error> {
-        let (name, store, now) = (parse_name(name)?, self.engine.store(), origin.now);
-        until_written(&name, || async {
-            let schedule = self.find_existing(&name).await?;
-            let id_source = origin.ids();
-            let jobs = instants(&schedule, now)?.into_iter().map(|at| {
-                let mut job = manual_run_job(&self.engine, &schedule, extra, at, now);
-                job.id = id_source.job(now);
-                job
-            });
-            let mut jobs: Vec<StoredJob> = jobs.collect();
-            // An earlier request with the same origin may have made some of the jobs. If one does
-            // so from here on, it changes the schedule, and this step is stale.
-            let mut job_ids = if origin.repeats {
-                self.existing_ids(&jobs).await?
-            } else {
-                Vec::new()
-            };
-            jobs.retain(|job| !job_ids.contains(&job.id));
-            if jobs.is_empty() {
-                return Ok(job_ids);
-            }
-            let fire = Fire {
-                jobs: jobs.clone(),
-                ..Fire::nothing(&schedule)
-            };
-            if let Fired::Done { jobs: made } = fire_one(store, fire, now).await? {
-                jobs.retain(|job| made.contains(&job.id));
-                self.emit_fired(&schedule, &jobs, now);
-                job_ids.extend(made);
-                return Ok(job_ids);
-            }
-            Err(changed(&name, None))
-        })
-        .await
-    }
-
-    /// Returns the ids of those of these jobs that are in the store.
-    async fn existing_ids(&self, jobs: &[StoredJob]) -> Result<Vec<JobId>, Error> {
-        let mut existing = Vec::new();
-        for batch in jobs.chunks(READ_BATCH) {
-            let ids: Vec<JobId> = batch.iter().map(|job| job.id).collect();
-            let stored = self.engine.store().get(&ids).await?;
-            existing.extend(stored.into_iter().flatten().map(|job| job.id));
-        }
-        Ok(existing)
-    }
-
-    /// An origin for one call: the current time and a random seed.
-    fn origin(&self) -> Origin {
-        Origin {
-            now: self.now(),
-            seed: self.engine.ids().bits(),
-            repeats: false,
-        }
-    }
-
-    fn emit_fired(&self, schedule: &StoredSchedule, jobs: &[StoredJob], now: Timestamp) {
-        for job in jobs {
-            let occurrence = job.occurrence;
-            let fired = ScheduleEvent::Fired {
-                scheduled_for: occurrence.map_or(now, |occurrence| occurrence.scheduled_for),
-                job: job.id,
-                lag: Duration::ZERO, // the caller asked for it now
-            };
-            self.emit_schedule_event(schedule, fired, now);
-        }
-        self.engine.enqueued(jobs.iter(), now);
-    }
-
     fn emit_schedule_event(&self, schedule: &StoredSchedule, what: ScheduleEvent, now: Timestamp) {
         self.engine.emit(|| Event::Schedule {
             at: now,
@@ -664,12 +432,6 @@ where
 
 fn parse_name(name: &str) -> Result<ScheduleName, Invalid> {
     ScheduleName::new(name).map_err(|error| error.within("name"))
-}
-
-/// Returns the names of the schedules that a set declares.
-fn names_in(set: &Document) -> impl Iterator<Item = &str> {
-    let names = set.value.as_array();
-    names.into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn changed(name: &ScheduleName, version: Option<u64>) -> Error {
