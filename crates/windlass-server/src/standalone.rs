@@ -6,6 +6,7 @@ pub mod config;
 pub mod log;
 mod loopback;
 pub mod nodes;
+mod parts;
 mod start;
 
 pub use loopback::Loopback;
