@@ -161,8 +161,7 @@ impl Slots {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Credit(i64);
 
-/// What a claim takes: `retries_first` retries, then new jobs, then retries for the remaining
-/// slots.
+/// What a claim takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimPlan {
     /// The most jobs in all.
@@ -182,8 +181,39 @@ pub struct ClaimPlan {
 pub enum Mix {
     /// By claim order alone, without regard to the lane.
     Strict,
-    /// This many retries first, then new jobs, then retries for the remaining slots.
-    RetriesFirst(u32),
+    /// Retries get their share, new jobs the rest. If one lane runs out, the other gets its slots.
+    Shared(RetryShare),
+}
+
+/// The share of slots that retries get while new jobs wait too, and what earlier claims left them
+/// owed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryShare {
+    ratio: Ratio,
+    credit: Credit,
+}
+
+impl RetryShare {
+    /// How many of the next `slots` slots retries get. Rounded up; the difference is subtracted
+    /// from the credit.
+    fn of(self, slots: u32) -> u32 {
+        let owed = self.owed(slots).max(0);
+        u32::try_from((owed + WHOLE - 1) / WHOLE).map_or(slots, |owed| owed.min(slots))
+    }
+
+    /// What retries are owed of the next `slots` slots, in millionths.
+    fn owed(self, slots: u32) -> i64 {
+        self.credit.0 + self.ratio.0 * i64::from(slots)
+    }
+
+    /// The same share without what earlier claims left.
+    #[must_use]
+    pub fn without_credit(self) -> Self {
+        RetryShare {
+            credit: Credit::default(),
+            ..self
+        }
+    }
 }
 
 /// What a claim took.
@@ -239,7 +269,7 @@ impl Guards {
         };
         let mix = match self.retry_fetch_ratio {
             None => Mix::Strict,
-            Some(ratio) => Mix::RetriesFirst(credit.slots(ratio, limit).min(retries_max)),
+            Some(ratio) => Mix::Shared(RetryShare { ratio, credit }),
         };
         ClaimPlan {
             limit,
@@ -251,33 +281,27 @@ impl Guards {
     }
 
     /// Returns what retries are owed after a claim. A claim changes the credit only if new jobs and
-    /// retries both waited and the new jobs did not run out. If the retries ran out, they are owed
-    /// nothing.
+    /// retries both waited, and if retries did not get more than their share because the new jobs
+    /// ran out. If the retries ran out, they are owed nothing.
+    ///
+    /// Only the slots that were filled count: a limit of the queue or of a concurrency key may have
+    /// ended the claim early.
     pub fn credit_after(&self, credit: Credit, plan: &ClaimPlan, taken: Taken) -> Credit {
-        let (Some(ratio), Mix::RetriesFirst(first)) = (self.retry_fetch_ratio, plan.mix) else {
+        let Mix::Shared(share) = plan.mix else {
             return credit;
         };
-        let full = taken.fresh.saturating_add(taken.retries) == plan.limit;
-        if !taken.both_lanes_ready || !full || taken.retries > first {
+        let filled = taken.fresh.saturating_add(taken.retries);
+        let due = share.of(filled).min(plan.retries_max);
+        if !taken.both_lanes_ready || filled == 0 || taken.retries > due {
             return credit;
         }
-        let owed = credit.0 + ratio.0 * i64::from(plan.limit) - WHOLE * i64::from(taken.retries);
-        let credit_max = if taken.retries < first { 0 } else { WHOLE };
+        let owed = share.owed(filled) - WHOLE * i64::from(taken.retries);
+        let credit_max = if taken.retries < due { 0 } else { WHOLE };
         Credit(owed.clamp(-WHOLE, credit_max))
     }
 
     fn reserve(&self, slots: u32) -> u32 {
         self.fresh_reserve.unwrap_or(u32::from(slots >= 4))
-    }
-}
-
-impl Credit {
-    /// How many of `limit` slots retries get. Rounded up; the difference is subtracted from the
-    /// credit.
-    fn slots(self, ratio: Ratio, limit: u32) -> u32 {
-        let owed = self.0 + ratio.0 * i64::from(limit);
-        let slots = (owed.max(0) + WHOLE - 1) / WHOLE;
-        u32::try_from(slots).unwrap_or(u32::MAX).min(limit)
     }
 }
 
@@ -295,6 +319,35 @@ impl ClaimPlan {
         }
     }
 
+    /// How many retries the claim takes while new jobs wait too, if it fills all its slots.
+    pub fn retries_first(&self) -> u32 {
+        match self.mix {
+            Mix::Strict => 0,
+            Mix::Shared(share) => share.of(self.limit).min(self.retries_max),
+        }
+    }
+
+    /// What the claim takes if it fills all its slots while both lanes wait. A claim whose answer is
+    /// lost counts like this: retries must not get the first slot of the next claim again.
+    pub fn filled(&self) -> Taken {
+        let retries = self.retries_first();
+        Taken {
+            retries,
+            fresh: self.limit.saturating_sub(retries).min(self.fresh_max),
+            both_lanes_ready: true,
+        }
+    }
+
+    /// How many of the first N slots retries get while new jobs wait too, for each N from 1 to
+    /// `slots`.
+    pub fn retry_shares(&self, slots: u32) -> Vec<u32> {
+        let share_of = |slots| match self.mix {
+            Mix::Strict => 0,
+            Mix::Shared(share) => share.of(slots),
+        };
+        (1..=slots).map(share_of).collect()
+    }
+
     /// The lane from which the claim takes its next job, given the claim order of the first ready
     /// job of each lane.
     pub fn next_lane<O: Ord>(
@@ -303,7 +356,8 @@ impl ClaimPlan {
         fresh: Option<O>,
         retry: Option<O>,
     ) -> Option<Lane> {
-        if taken.fresh.saturating_add(taken.retries) >= self.limit {
+        let filled = taken.fresh.saturating_add(taken.retries);
+        if filled >= self.limit {
             return None;
         }
         let fresh = fresh.filter(|_| taken.fresh < self.fresh_max);
@@ -312,10 +366,11 @@ impl ClaimPlan {
             (None, None, _) => None,
             (Some(_), None, _) => Some(Lane::Fresh),
             (None, Some(_), _) => Some(Lane::Retry),
-            (Some(_), Some(_), Mix::RetriesFirst(first)) if taken.retries < first => {
+            // Slot by slot, so that the shares are right wherever a limit ends the claim.
+            (Some(_), Some(_), Mix::Shared(share)) if taken.retries < share.of(filled + 1) => {
                 Some(Lane::Retry)
             }
-            (Some(_), Some(_), Mix::RetriesFirst(_)) => Some(Lane::Fresh),
+            (Some(_), Some(_), Mix::Shared(_)) => Some(Lane::Fresh),
             (Some(fresh), Some(retry), Mix::Strict) if retry < fresh => Some(Lane::Retry),
             (Some(_), Some(_), Mix::Strict) => Some(Lane::Fresh),
         }

@@ -47,6 +47,25 @@ fn scramble(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Checks a costly law, with one random case for every `share` cases of other laws.
+///
+/// The macro `proptest!` would let `PROPTEST_CASES` override this smaller number.
+#[cfg(test)]
+pub(crate) fn check_few_cases<S: proptest::strategy::Strategy>(
+    share: u32,
+    cases: S,
+    check: impl Fn(S::Value) -> Result<(), proptest::test_runner::TestCaseError>,
+) {
+    use proptest::test_runner::{Config, TestRunner};
+    let config = Config {
+        cases: Config::default().cases.div_ceil(share),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let checked = TestRunner::new(config).run(&cases, check);
+    checked.unwrap_or_else(|error| panic!("{error}"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

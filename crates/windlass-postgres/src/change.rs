@@ -60,7 +60,9 @@ pub(crate) async fn change(
     batch.enter_groups(session, groups, now).await?;
     let counted = order.step.and_then(|step| step.count(&answers));
     batch.write(session, change, counted, now).await?;
-    let keys = concurrency_key::keys(batch.changed_before().map(|before| &before.job));
+    // Also of jobs that stay as they are: an end of their key may just have passed their locked rows.
+    let active = batch.before.values().filter(|before| before.table == JOBS);
+    let keys = concurrency_key::keys(active.map(|before| &before.job));
     let mut claimable = concurrency_key::unpark_and_commit(session, keys, now).await?;
     let changed = batch.changed.iter().filter_map(|id| batch.jobs.get(id));
     let waiting = changed.filter(|job| job.state() == State::Waiting);

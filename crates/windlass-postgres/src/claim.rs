@@ -1,7 +1,7 @@
 //! Claims: jobs start, each under a lease.
 //!
 //! A plain claim ("the first N jobs of a queue") of a queue without limits is one call of the
-//! function `windlass.claim_v1` in a transaction of its own, so one round trip: it promotes due
+//! function `windlass.claim_v2` in a transaction of its own, so one round trip: it promotes due
 //! jobs, checks whether anything limits the claim, takes the jobs and records the claim.
 //!
 //! A newer version may have written a row that this version cannot read, and this shows only after
@@ -34,11 +34,16 @@ use crate::read::active;
 use crate::row::{self, ACTIVE_COLUMNS};
 use crate::session::Session;
 use crate::settings::{Settings, SettingsById};
+use crate::statement::Sql;
 use crate::unreadable::{Unreadable, skip_unreadable, split_unreadable};
 use crate::watermark::{ClaimLane, ClaimOrder, Watermarks};
 
 /// The most jobs that one claim promotes (marks as due).
 const PROMOTE_MAX: i32 = 5000;
+
+/// How many jobs one claim passes because of their concurrency keys before it leaves the rest to the
+/// next: a statement must end in time. It parks those whose key is full.
+const PARK_MAX: u16 = 5000;
 
 /// A claim in the form that its statements need.
 pub(crate) struct ClaimParams<'a> {
@@ -65,7 +70,7 @@ struct LaneStart {
 /// order.
 pub(crate) type Claimable = (QueueName, i16, ClaimOrder);
 
-/// What `windlass.claim_v1` or `windlass.claim_keyed_v1` returned.
+/// What `windlass.claim_v2` or `windlass.claim_keyed_v1` returned.
 #[derive(Default)]
 struct Answer {
     /// The rows of the claimed jobs.
@@ -78,8 +83,11 @@ struct Answer {
     bounded: bool,
     /// The queue has due jobs with a concurrency key.
     keyed: bool,
-    /// Jobs were left because other transactions used their concurrency keys.
+    /// Jobs were left because other transactions used their concurrency keys, or because the claim
+    /// had parked many.
     busy: bool,
+    /// The claim ended early because it had parked many jobs.
+    parked_many: bool,
     /// Both fresh jobs and retries waited.
     both_wait: bool,
     /// No job that the claim could take is left.
@@ -100,7 +108,8 @@ impl Answer {
                 0_i16 => answer.taken.push(found),
                 1_i16 => due.push(found),
                 part => {
-                    answer.busy = part == 3;
+                    answer.busy = part > 2;
+                    answer.parked_many = part == 4;
                     answer.repeated = found.try_get(PART + 2)?;
                     answer.bounded = found.try_get(PART + 3)?;
                     answer.keyed = found.try_get(PART + 4)?;
@@ -152,7 +161,7 @@ impl<'a> ClaimParams<'a> {
         self.claim.jobs.is_none()
             && self.claim.except.is_empty()
             && self.claim.plan.max_inflight_retries.is_none()
-            && matches!(self.claim.plan.mix, Mix::RetriesFirst(_))
+            && matches!(self.claim.plan.mix, Mix::Shared(_))
     }
 }
 
@@ -175,10 +184,25 @@ pub(crate) struct DoneClaim {
     pub(crate) unreadable: Vec<Unreadable>,
     /// What limited the claim.
     pub(crate) limit: Option<Limit>,
-    /// Whether it took jobs, but left some because other transactions used their concurrency keys.
+    /// Whether another claim may find more at once: it took jobs but left some because other
+    /// transactions used their concurrency keys, or it parked many jobs.
     pub(crate) left_some: bool,
     /// If nothing is left to claim: when the next job of any queue becomes due.
     pub(crate) idle_until: Option<Timestamp>,
+}
+
+impl DoneClaim {
+    /// A claim that nothing limited, and that may have left jobs to later ones.
+    fn new(claimed: Claimed, promoted: Vec<Claimable>) -> Self {
+        DoneClaim {
+            claimed,
+            promoted,
+            unreadable: Vec::new(),
+            limit: None,
+            left_some: false,
+            idle_until: None,
+        }
+    }
 }
 
 /// How a claim uses transactions.
@@ -226,19 +250,9 @@ pub(crate) async fn claim(
     let single = plain && mode != ClaimMode::Limited;
     let answer = call(session, claim_params, &fresh, &retry, (plain, mode)).await?;
     let promoted = answer.promoted;
-    let done = |claimed, promoted, limit| {
-        ClaimOutcome::Done(DoneClaim {
-            claimed,
-            promoted,
-            unreadable: Vec::new(),
-            limit,
-            left_some: false,
-            idle_until: None,
-        })
-    };
     if answer.repeated {
         let claimed = repeat_claim(session, settings, claim_params).await?;
-        return Ok(done(claimed, promoted, None));
+        return Ok(ClaimOutcome::Done(DoneClaim::new(claimed, promoted)));
     }
     let limit = if answer.bounded || !plain {
         Some(Limit::Queue)
@@ -256,11 +270,17 @@ pub(crate) async fn claim(
         (Some(Limit::Queue), _) | (Some(Limit::Keys), ClaimMode::Limited) => {
             let claimed = bounded::claim(session, claim_params, answer.bounded).await?;
             return Ok(match claimed {
-                Ok(claimed) => done(claimed, promoted, limit),
+                Ok((claimed, left_some)) => ClaimOutcome::Done(DoneClaim {
+                    limit,
+                    left_some,
+                    ..DoneClaim::new(claimed, promoted)
+                }),
                 Err(unreadable) => ClaimOutcome::Unreadable(unreadable),
             });
         }
-        (_, ClaimMode::Keyed(_)) if answer.busy && answer.taken.is_empty() => {
+        (_, ClaimMode::Keyed(_))
+            if answer.busy && !answer.parked_many && answer.taken.is_empty() =>
+        {
             let mode = ClaimMode::Keyed(BusyKeys::Wait);
             return Ok(ClaimOutcome::Repeat(mode, promoted));
         }
@@ -285,7 +305,7 @@ pub(crate) async fn claim(
         both_lanes_ready: answer.both_wait,
         ..Claimed::default()
     };
-    let left_some = answer.busy && !claimed.jobs.is_empty();
+    let left_some = answer.parked_many || answer.busy && !claimed.jobs.is_empty();
     let is_idle = answer.exhausted && limit.is_none() && unreadable.is_empty();
     Ok(ClaimOutcome::Done(DoneClaim {
         claimed,
@@ -297,10 +317,17 @@ pub(crate) async fn claim(
     }))
 }
 
-const CLAIM: &str = "select * from windlass.claim_v1(\
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)";
-const CLAIM_KEYED: &str = "select * from windlass.claim_keyed_v1(\
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)";
+const CLAIM: Sql<'static> = Sql::Kept(
+    "select * from windlass.claim_v2(\
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
+);
+const CLAIM_KEYED: Sql<'static> = Sql::Kept(
+    "select * from windlass.claim_keyed_v1(\
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)",
+);
+
+const LOCK_BOUNDED: Sql<'static> =
+    Sql::Kept("select from windlass.queues where name = $1 and bounded for update");
 
 /// Calls the function that promotes due jobs, reads the conditions of the claim, and takes jobs if
 /// nothing limits it.
@@ -312,10 +339,6 @@ async fn call(
     (plain, mode): (bool, ClaimMode),
 ) -> DriverResult<Answer> {
     let plan = claim_params.claim.plan;
-    let first = match plan.mix {
-        Mix::RetriesFirst(first) => first,
-        _ => 0,
-    };
     let limit = if plain {
         plan.limit.min(saturating_u32(CLAIM_MAX))
     } else {
@@ -334,6 +357,10 @@ async fn call(
     let (fresh_rank, fresh_at, fresh_id) = from(fresh);
     let (retry_rank, retry_at, retry_id) = from(retry);
     let wait = keys == Some(BusyKeys::Wait);
+    let retry_shares = match keys {
+        Some(_) => plan.retry_shares(limit).into_iter().map(int).collect(),
+        None => Vec::new(),
+    };
     let params: &[Param<'_>] = params![
         claim_params.id,
         fixed_hash(claim_params.id.as_bytes()).cast_signed(),
@@ -351,16 +378,22 @@ async fn call(
         retry_at,
         retry_id,
         int(limit),
-        int(first),
+        int(plan.retries_first()),
         int(plan.fresh_max),
         int(plan.retries_max),
         PROMOTE_MAX,
-        wait, // only for keys
+        wait, // this and the next two only for keys
+        retry_shares,
+        i32::from(PARK_MAX),
     ];
     let rows = match (keys, mode) {
         (Some(_), _) => session.single(CLAIM_KEYED, params).await?,
         (None, ClaimMode::Single) if plain => session.single(CLAIM, params).await?,
-        _ => session.query(CLAIM, params).await?,
+        _ => {
+            // Before the jobs that become due: enqueues and changes lock queues first, too.
+            session.queue(LOCK_BOUNDED, params![claim_params.queue])?;
+            session.query(CLAIM, params).await?
+        }
     };
     Answer::read(rows)
 }
@@ -390,8 +423,8 @@ pub(crate) async fn due_queues(
     let due = params![kinds, from, prefix, like, Time(now), limit];
     let [promoted, found] = session
         .queries([
-            (include_str!("../sql/promote.sql"), promote),
-            (include_str!("../sql/due_queues.sql"), due),
+            (Sql::Once(include_str!("../sql/promote.sql")), promote),
+            (Sql::Once(include_str!("../sql/due_queues.sql")), due),
         ])
         .await?;
     session.commit().await?;

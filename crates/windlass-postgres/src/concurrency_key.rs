@@ -6,8 +6,8 @@
 //! have been unparked in the place of others.
 //!
 //! Some keys become free without such a transaction: an unreadable job holds its key only until its
-//! lease expires. So every node looks through the parked keys all the time, a page every few
-//! seconds.
+//! lease expires, and a job whose row another transaction has locked is passed over. So every node
+//! looks through all parked keys every few seconds.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,15 +21,20 @@ use crate::error::DriverResult;
 use crate::param::{Time, params};
 use crate::row;
 use crate::session::Session;
+use crate::statement::Sql;
 use crate::unreadable::skip_unreadable;
 use crate::wake::Wake;
 
-const UNPARK: &str = "select * from windlass.unpark_v1($1, $2)";
+const UNPARK: Sql<'static> = Sql::Kept("select * from windlass.unpark_v1($1, $2)");
 
-/// How often a node looks at a page of parked keys.
+/// How often a node looks through the parked keys.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// The most keys of a page.
+/// The pause after a page that others follow, as a multiple of the time that the page took.
+const PAUSE: u32 = 10;
+
+/// The most keys of a page. After an error the pages are smaller, so that one that takes too long
+/// does not keep the scan from the keys behind it.
 const PAGE_KEYS: i32 = 1000;
 
 /// Returns the keys of these jobs.
@@ -84,31 +89,44 @@ pub(crate) fn before_change<'a>(
 
 /// Looks for parked jobs whose key is free, as long as the store is open.
 pub(crate) async fn unpark_missed(connections: &Connections, wake: &Wake) {
-    let mut from = String::new();
+    let (mut from, mut size, mut pause) = (String::new(), PAGE_KEYS, EVERY);
     loop {
-        tokio::time::sleep(EVERY).await;
-        let after = &from;
+        tokio::time::sleep(pause).await;
+        let (after, started) = (&from, tokio::time::Instant::now());
         let looked = connections
             .run(ConnectionClass::Other, |mut session| async move {
-                unpark_page(&mut session, after).await
+                unpark_page(&mut session, after, size).await
             })
             .await;
         match looked {
             Ok((unparked, next)) => {
                 wake.notify_orders(unparked);
+                pause = if next.is_empty() {
+                    EVERY
+                } else {
+                    EVERY.min(started.elapsed() * PAUSE)
+                };
                 from = next;
+                size = (size * 2).min(PAGE_KEYS);
             }
             Err(error) => {
+                pause = EVERY;
+                size = (size / 2).max(1);
                 tracing::debug!(%error, "scan for parked jobs failed; retrying in 5 s");
             }
         }
     }
 }
 
-/// Unparks jobs of the keys after this one. Returns them, and after which key to continue.
-async fn unpark_page(session: &mut Session, after: &str) -> DriverResult<(Vec<Claimable>, String)> {
+/// Unparks jobs of the next `size` keys after this one. Returns them, and after which key to
+/// continue.
+async fn unpark_page(
+    session: &mut Session,
+    after: &str,
+    size: i32,
+) -> DriverResult<(Vec<Claimable>, String)> {
     let sql = include_str!("../sql/parked_keys.sql");
-    let rows = session.read(sql, params![after, PAGE_KEYS]).await?;
+    let rows = session.read(sql, params![after, size]).await?;
     let keys: Vec<String> = rows
         .iter()
         .map(|found| Ok(found.try_get(0)?))
@@ -120,10 +138,8 @@ async fn unpark_page(session: &mut Session, after: &str) -> DriverResult<(Vec<Cl
     let rows = session.single(sql, params![keys]).await?;
     let unparked = unparked(&rows, 0);
     if !unparked.is_empty() {
-        tracing::info!(
-            jobs = unparked.len(),
-            "unparked jobs of free concurrency keys"
-        );
+        let jobs = unparked.len();
+        tracing::debug!(jobs, "unparked jobs of free concurrency keys");
     }
     Ok((unparked, last))
 }

@@ -17,14 +17,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime,
+};
 use tokio_postgres::Client;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_store::StoreError;
 
+use crate::direct;
 use crate::error::{DriverError, DriverResult};
 use crate::options::Options;
-use crate::session::{BeginSql, Session};
+use crate::session::{Session, Transactions};
+use crate::statement::Route;
 use crate::{migrate, open_error, tls};
 
 /// The most tries of a transaction, and of getting a connection.
@@ -46,7 +50,11 @@ pub(crate) enum ConnectionClass {
 pub(crate) struct Connections {
     pub(crate) options: Options,
     pub(crate) tls: MakeRustlsConnect,
-    begin: Arc<BeginSql>,
+    /// How transactions begin while all connections are direct, and how after one was not.
+    direct: Arc<Transactions>,
+    pooled: Arc<Transactions>,
+    /// Whether a connection led to a pooler. Then all are treated as if they did.
+    has_pooler: Arc<AtomicBool>,
     main: Pool,
     reserved: Pool,
 }
@@ -54,10 +62,13 @@ pub(crate) struct Connections {
 impl Connections {
     pub(crate) fn new(options: Options) -> Result<Self, StoreError> {
         let tls = tls::connector(options.root_certificates.as_deref())?;
+        let has_pooler = Arc::default();
         Ok(Connections {
-            begin: Arc::new(begin(&options)),
-            main: pool(&options, &tls, options.pool_size)?,
-            reserved: pool(&options, &tls, RESERVED)?,
+            direct: Arc::new(direct_transactions()),
+            pooled: Arc::new(pooled_transactions(&options)),
+            main: pool(&options, &tls, options.pool_size, &has_pooler)?,
+            reserved: pool(&options, &tls, RESERVED, &has_pooler)?,
+            has_pooler,
             options,
             tls,
         })
@@ -84,7 +95,12 @@ impl Connections {
             tried += 1;
             let object = self.object(class).await?;
             let committing = Arc::new(AtomicBool::new(false));
-            let session = Session::new(object, Arc::clone(&self.begin), Arc::clone(&committing));
+            // Read after the connection was made: its check may have just found a pooler.
+            let transactions = match self.has_pooler.load(Ordering::SeqCst) {
+                true => Arc::clone(&self.pooled),
+                false => Arc::clone(&self.direct),
+            };
+            let session = Session::new(object, transactions, Arc::clone(&committing));
             let time_max = self.options.statement_timeout + self.options.lock_timeout;
             let result = tokio::time::timeout(time_max, work(session)).await;
             let commit_was_sent = committing.load(Ordering::Relaxed);
@@ -132,7 +148,10 @@ impl Connections {
                 Ok(object) => return Ok(object),
                 Err(error) => {
                     tried += 1;
-                    let is_backend_error = matches!(&error, PoolError::Backend(_));
+                    let is_backend_error = matches!(
+                        &error,
+                        PoolError::Backend(_) | PoolError::PostCreateHook(HookError::Backend(_))
+                    );
                     if !is_backend_error || tried == TRIES {
                         return Err(StoreError::Unavailable(error.into()));
                     }
@@ -148,6 +167,9 @@ impl Connections {
         let object = match self.main.get().await {
             Ok(object) => object,
             Err(PoolError::Backend(error)) => return Err(open_error::refused(server, &error)),
+            Err(PoolError::PostCreateHook(HookError::Backend(error))) => {
+                return Err(open_error::failed(server, error.into()));
+            }
             Err(_) => return Err(open_error::silent(server)),
         };
         let failed = |error: DriverError| open_error::failed(server, error);
@@ -173,41 +195,97 @@ impl Connections {
     }
 }
 
-/// Returns the SQL that begins a transaction. Timeouts are set for each transaction: behind a
-/// pooler, settings of a connection would also apply to other clients.
-fn begin(options: &Options) -> BeginSql {
+/// All reads are short. With wrong estimates, the planner would start parallel workers, which takes
+/// longer than the read itself.
+const NO_PARALLEL_WORKERS: &str = "max_parallel_workers_per_gather = 0";
+
+/// Plans for the first rows in the order of an index.
+const IN_ORDER: &str = "set local enable_bitmapscan = off; set local enable_sort = off";
+
+fn timeouts(options: &Options) -> [String; 3] {
     let (statement, lock) = (options.statement_timeout, options.lock_timeout);
-    let bounds = format!(
-        "set local statement_timeout = {}; set local lock_timeout = {}; \
-         set local idle_in_transaction_session_timeout = {}",
-        statement.as_millis(),
-        lock.as_millis(),
-        (statement * 2).as_millis(),
-    );
-    // All reads are short. With wrong estimates, the planner would start parallel workers, which
-    // takes longer than the read itself.
-    let read = format!(
-        "begin read only; set local enable_seqscan = off; set local jit = off; \
-         set local max_parallel_workers_per_gather = 0; {bounds}"
-    );
-    BeginSql {
-        write: format!("{}{bounds}", include_str!("../sql/begin.sql")),
-        read_in_order: format!(
-            "{read}; set local enable_bitmapscan = off; set local enable_sort = off"
+    [
+        format!("statement_timeout = {}", statement.as_millis()),
+        format!("lock_timeout = {}", lock.as_millis()),
+        format!(
+            "idle_in_transaction_session_timeout = {}",
+            (statement * 2).as_millis()
         ),
-        read,
+    ]
+}
+
+/// Returns how transactions begin behind a pooler. They bring all settings along: settings of a
+/// connection would also apply to other clients.
+fn pooled_transactions(options: &Options) -> Transactions {
+    let timeouts = timeouts(options).map(|timeout| format!("set local {timeout}"));
+    let timeouts = timeouts.join("; ");
+    let begin_read = format!(
+        "begin read only; set local enable_seqscan = off; set local jit = off; \
+         set local {NO_PARALLEL_WORKERS}; {timeouts}"
+    );
+    Transactions {
+        route: Route::Pooled,
+        begin: format!("{}{timeouts}", include_str!("../sql/begin.sql")),
+        begin_read_in_order: format!("{begin_read}; {IN_ORDER}"),
+        begin_read,
     }
 }
 
-fn pool(options: &Options, tls: &MakeRustlsConnect, size: usize) -> Result<Pool, StoreError> {
+/// Returns how transactions begin on a connection that has the settings of [`direct_settings`].
+fn direct_transactions() -> Transactions {
+    let begin_read = "begin read only".to_owned();
+    Transactions {
+        route: Route::Direct,
+        begin: "begin".to_owned(),
+        begin_read_in_order: format!("{begin_read}; {IN_ORDER}"),
+        begin_read,
+    }
+}
+
+/// Returns the SQL that a direct connection starts with.
+fn direct_settings(options: &Options) -> String {
+    let timeouts = timeouts(options).map(|timeout| format!("set {timeout}"));
+    format!(
+        "set enable_seqscan = off; set jit = off; set {NO_PARALLEL_WORKERS}; {}",
+        timeouts.join("; ")
+    )
+}
+
+fn pool(
+    options: &Options,
+    tls: &MakeRustlsConnect,
+    size: usize,
+    has_pooler: &Arc<AtomicBool>,
+) -> Result<Pool, StoreError> {
     let config = ManagerConfig {
         recycling_method: RecyclingMethod::Fast,
     };
     let manager = Manager::from_config(options.server.clone(), tls.clone(), config);
+    let (settings, has_pooler) = (direct_settings(options), Arc::clone(has_pooler));
+    let settings: Arc<str> = settings.into();
+    let time_max = options.statement_timeout;
+    let look = Hook::async_fn(move |client, _| {
+        let (settings, has_pooler) = (Arc::clone(&settings), Arc::clone(&has_pooler));
+        Box::pin(async move {
+            let prepared = async {
+                if direct::is_direct(client).await? {
+                    return client.batch_execute(&settings).await;
+                }
+                has_pooler.store(true, Ordering::SeqCst);
+                Ok(())
+            };
+            // The pool has no time limit for hooks, and a pooler may let a query wait for ever.
+            match tokio::time::timeout(time_max, prepared).await {
+                Ok(prepared) => prepared.map_err(HookError::Backend),
+                Err(_) => Err(HookError::message("the server did not answer in time")),
+            }
+        })
+    });
     Pool::builder(manager)
         .max_size(size)
         .wait_timeout(Some(options.lock_timeout))
         .create_timeout(Some(options.statement_timeout))
+        .post_create(look)
         .runtime(Runtime::Tokio1)
         .build()
         .map_err(|error| StoreError::Unavailable(error.into()))

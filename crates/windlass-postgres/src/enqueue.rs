@@ -12,6 +12,7 @@ use crate::read::find;
 use crate::row;
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::statement::Sql;
 use crate::unique_key;
 use crate::write::{Columns, InsertMode, JobOptions};
 
@@ -42,8 +43,10 @@ async fn insert(
     now: Timestamp,
 ) -> DriverResult<Option<HashSet<JobId>>> {
     let columns = Columns::of(jobs, now);
-    let sql = "select * from windlass.enqueue_v1(\
-        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+    let sql = Sql::Kept(
+        "select * from windlass.enqueue_v1(\
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+    );
     let rows = match columns
         .insert(session, sql, InsertMode::OwnTransaction)
         .await

@@ -58,10 +58,11 @@ impl DriverError {
             || self.code().is_some_and(|code| COLLISIONS.contains(code))
     }
 
-    /// Whether another connection may help: this one is broken, or its server is shutting down or
-    /// read-only.
+    /// Whether another connection may help: this one is broken or has lost its statements, or its
+    /// server is shutting down or read-only.
     pub(crate) fn is_connection_error(&self) -> bool {
-        const UNUSABLE: [SqlState; 5] = [
+        const UNUSABLE: [SqlState; 6] = [
+            SqlState::INVALID_SQL_STATEMENT_NAME,
             SqlState::ADMIN_SHUTDOWN,
             SqlState::CRASH_SHUTDOWN,
             SqlState::CANNOT_CONNECT_NOW,

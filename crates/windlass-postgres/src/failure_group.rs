@@ -24,6 +24,7 @@ use crate::lock;
 use crate::param::{Time, bigint, params, unsigned};
 use crate::row::{self, cause};
 use crate::session::Session;
+use crate::statement::Sql;
 use crate::unreadable::skip_unreadable;
 
 /// The most groups that a node remembers.
@@ -244,12 +245,15 @@ async fn insert(
          where (queue, kind, fingerprint) in (select * from unnest($1::text[], $2::text[], $3::bigint[]))";
     let [_, added, existing] = session
         .queries([
-            (include_str!("../sql/lock_groups.sql"), params![locks]),
             (
-                include_str!("../sql/add_groups.sql"),
+                Sql::Once(include_str!("../sql/lock_groups.sql")),
+                params![locks],
+            ),
+            (
+                Sql::Once(include_str!("../sql/add_groups.sql")),
                 params![queues, kinds, causes, seen, errors, max, other],
             ),
-            (exist, params![queues, kinds, causes]),
+            (Sql::Once(exist), params![queues, kinds, causes]),
         ])
         .await?;
     let added: Vec<GroupKey> = added.iter().map(key).collect::<DriverResult<_>>()?;

@@ -1,13 +1,11 @@
 //! Statement parameters with their SQL types.
 //!
-//! The types go along with each statement, so the client never asks the server for them and needs
-//! no named statement. This is what works behind a transaction pooler.
+//! The types go along with each statement, so the client never asks the server for them.
 
 use std::error::Error;
 
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
-use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 use windlass_core::Timestamp;
 
@@ -86,64 +84,6 @@ macro_rules! params {
     };
 }
 pub(crate) use params;
-
-/// A statement with its encoded parameters, to be sent later.
-#[derive(Debug)]
-pub(crate) struct QueuedStatement {
-    sql: String,
-    params: Vec<(Encoded, Type)>,
-}
-
-/// A parameter in the form in which it is sent; `None` for `null`.
-#[derive(Debug)]
-struct Encoded(Option<BytesMut>);
-
-impl QueuedStatement {
-    pub(crate) fn new(
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Self, Box<dyn Error + Sync + Send>> {
-        let mut encoded = Vec::with_capacity(params.len());
-        for (value, sql_type) in params {
-            let mut bytes = BytesMut::new();
-            let is_null = value.to_sql_checked(sql_type, &mut bytes)?;
-            let bytes = matches!(is_null, IsNull::No).then_some(bytes);
-            encoded.push((Encoded(bytes), sql_type.clone()));
-        }
-        Ok(QueuedStatement {
-            sql: sql.to_owned(),
-            params: encoded,
-        })
-    }
-
-    pub(crate) async fn query(&self, client: &Client) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let params = self.params.iter();
-        let params: Vec<Param<'_>> = params
-            .map(|(value, sql_type)| (value as &(dyn ToSql + Sync), sql_type.clone()))
-            .collect();
-        client.query_typed(&self.sql, &params).await
-    }
-
-    pub(crate) async fn run(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
-        self.query(client).await.map(drop)
-    }
-}
-
-impl ToSql for Encoded {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        let Some(bytes) = &self.0 else {
-            return Ok(IsNull::Yes);
-        };
-        out.extend_from_slice(bytes);
-        Ok(IsNull::No)
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true // the value was encoded for its type
-    }
-
-    to_sql_checked!();
-}
 
 /// Converts a count to an SQL integer.
 pub(crate) fn int(number: u32) -> i32 {

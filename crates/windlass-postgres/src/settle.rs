@@ -24,6 +24,7 @@ use crate::read::{self, JOBS, find};
 use crate::row::{self, ACTIVE_COLUMNS, uuids};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::statement::Sql;
 use crate::tally_change::TallyChanges;
 use crate::unique_key;
 use crate::unreadable;
@@ -41,7 +42,7 @@ pub(crate) async fn renew(
     sorted.sort_unstable();
     let ids = uuids(sorted.iter().map(|attempt| attempt.job));
     let numbers: Vec<i32> = sorted.iter().map(|attempt| int(attempt.attempt)).collect();
-    let sql = "select * from windlass.renew_v1($1, $2, $3)";
+    let sql = Sql::Kept("select * from windlass.renew_v1($1, $2, $3)");
     let rows = session
         .single(sql, params![ids, numbers, Time(until)])
         .await?;
@@ -120,7 +121,7 @@ pub(crate) async fn settle_all(
     }
     if !undone.is_empty() {
         let rows = session
-            .query(&LOCK, params![job_ids(reports, &undone)])
+            .query(Sql::Kept(&LOCK), params![job_ids(reports, &undone)])
             .await?;
         ended
             .end_running(session, settings, (reports, &undone), &rows, now)

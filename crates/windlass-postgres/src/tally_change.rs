@@ -12,6 +12,7 @@ use crate::error::{DriverError, DriverResult};
 use crate::param::{Time, params};
 use crate::row::{self, cause};
 use crate::session::Session;
+use crate::statement::Sql;
 
 /// Changes of failure groups and of tallies of actions, summed up for one transaction.
 #[derive(Debug, Default)]
@@ -97,7 +98,9 @@ impl TallyChanges {
             let hours: Vec<Option<i64>> = seen().map(|seen| Some(hour_of(seen?.0))).collect();
             let times: Vec<Option<Time>> = seen().map(|seen| Some(Time(seen?.0))).collect();
             let samples: Vec<Option<Uuid>> = seen().map(|seen| Some(row::uuid(seen?.1))).collect();
-            let sql = "select windlass.insert_group_changes_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+            let sql = Sql::Kept(
+                "select windlass.insert_group_changes_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            );
             let params = params![
                 queues, kinds, causes, dead, retrying, failures, hours, times, samples
             ];

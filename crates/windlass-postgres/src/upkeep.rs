@@ -55,9 +55,15 @@ fn report(done: Result<(), StoreError>) {
     }
 }
 
-const CLAIMS: &str = "delete from windlass.claims where at < now() - interval '1 hour'";
-const KEYS: &str =
-    "delete from windlass.unique_keys where not living and until < now() - interval '1 hour'";
+// Times come from the clock of the store, which is that of the newest claim. Where it is ahead of the
+// server, because the clock of one node jumped, the server's clock counts. An empty table of claims
+// removes nothing.
+const CLAIMS: &str = "delete from windlass.claims where at < (
+         select least(now(), max(at)) - interval '1 hour' from windlass.claims having count(*) > 0
+     )";
+const KEYS: &str = "delete from windlass.unique_keys where not living and until < (
+         select least(now(), max(at)) - interval '1 hour' from windlass.claims having count(*) > 0
+     )";
 const EMPTY_QUEUES: &str = "delete from windlass.queue_tallies
      where active = 0 and retries = 0 and future = 0 and succeeded = 0 and dead = 0 and cancelled = 0";
 const OLD_HOURS: &str = "delete from windlass.group_hours as hours using windlass.failure_groups as known

@@ -29,6 +29,7 @@ use crate::limited::LimitedQueues;
 use crate::lock;
 use crate::param::{Time, params};
 use crate::row;
+use crate::statement::Sql;
 use crate::watermark::{ClaimLane, ClaimOrder, FRONT, Watermarks};
 use crate::write;
 
@@ -144,8 +145,9 @@ impl Wake {
             let notice = &self.notice(pending);
             let sent = connections
                 .run(ConnectionClass::Other, |mut session| async move {
-                    let sql =
-                        "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)";
+                    let sql = Sql::Kept(
+                        "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)",
+                    );
                     session.single(sql, params![CHANNEL, notice.as_str()]).await
                 })
                 .await;

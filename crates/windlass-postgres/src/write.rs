@@ -10,6 +10,7 @@ use crate::param::{Time, int, params};
 use crate::read::JOBS;
 use crate::row::{self, cause, error_text, micros, uuid, uuids};
 use crate::session::Session;
+use crate::statement::Sql;
 
 pub(crate) fn lane(job: &Job) -> i16 {
     match job.lane() {
@@ -58,7 +59,7 @@ impl<'a> Columns<'a> {
     pub(crate) async fn insert(
         &self,
         session: &mut Session,
-        sql: &str,
+        sql: impl Into<Sql<'_>>,
         mode: InsertMode,
     ) -> DriverResult<Vec<tokio_postgres::Row>> {
         let time = |at: Option<Timestamp>| at.map(Time);
@@ -150,8 +151,8 @@ impl<'a> Columns<'a> {
         let patched = job_options == JobOptions::Write;
         let extras = self.column(|job| optional_fields_json(job).filter(|_| patched));
         session.queue(
-            "select windlass.update_jobs_v1(\
-                $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
+            Sql::Kept("select windlass.update_jobs_v1(\
+                $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)"),
                 params![
                     ids,
                     queues,
@@ -406,7 +407,7 @@ pub(crate) fn insert_attempts(
         .map(|(_, of)| of.detail.as_ref().map(ToString::to_string))
         .collect();
     session.queue(
-        "select windlass.insert_attempts_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        Sql::Kept("select windlass.insert_attempts_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)"),
         params![
             jobs, numbers, retries, outcomes, started, finished, workers, errors, details
         ],

@@ -338,8 +338,8 @@ fn one_attempt_more(claim: &mut Claim) {
 
 /// Every claim begins without a credit, so the share of a small claim is rounded up to a slot.
 fn forget_credit(claim: &mut Claim) {
-    if let Mix::RetriesFirst(first) = &mut claim.plan.mix {
-        *first = claim.plan.limit.div_ceil(5).min(claim.plan.retries_max);
+    if let Mix::Shared(share) = &mut claim.plan.mix {
+        *share = share.without_credit();
     }
 }
 

@@ -1,4 +1,5 @@
 //! Kills a busy process twenty times: every acknowledged job still exists, intact and only once.
+//! With `WINDLASS_TEST_LONG`, it is killed a hundred times.
 #![expect(
     clippy::print_stdout,
     reason = "a test without a harness prints its own result"
@@ -14,7 +15,13 @@ use std::sync::Arc;
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::{Opened, at};
 
-const KILLS: u64 = 20;
+/// How often the process is killed.
+fn kills() -> u64 {
+    match std::env::var_os("WINDLASS_TEST_LONG") {
+        None => 20,
+        Some(_) => 100,
+    }
+}
 
 /// Starts a process that uses the store, and kills it after it has printed `lines` lines.
 fn run_until_killed(path: &Path, first: u64, lines: usize) -> child::Acknowledged {
@@ -127,7 +134,8 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("jobs.db");
     let mut all = child::Acknowledged::default();
-    for kill in 0..KILLS {
+    let kills = kills();
+    for kill in 0..kills {
         // Runs of different lengths, each killed while the process is busy.
         let acknowledged = run_until_killed(&path, kill * 1_000_000, 40 + 97 * (kill as usize % 7));
         assert!(
@@ -149,7 +157,7 @@ fn main() {
     a_damaged_wal_is_refused(&path);
     a_killed_upgrade_continues(folder.path());
     println!(
-        "{} jobs acknowledged and {} done over {KILLS} kills",
+        "{} jobs acknowledged and {} done over {kills} kills",
         all.stored.len(),
         all.done.len()
     );

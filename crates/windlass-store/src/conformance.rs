@@ -78,6 +78,9 @@ macro_rules! conformance {
             ],
             limits: [
                 retries_in_flight_are_capped, a_queue_runs_no_more_than_its_concurrency,
+                the_concurrency_of_a_queue_does_not_change_the_share_of_retries,
+                a_concurrency_key_does_not_change_the_share_of_retries,
+                a_concurrency_key_for_several_jobs_does_not_change_the_share_of_retries,
                 a_queue_starts_no_more_than_its_rate, a_late_claim_keeps_to_the_rate,
                 a_claim_that_starts_nothing_forgets_no_start, a_concurrency_key_limits_running_jobs,
                 a_concurrency_key_counts_across_all_queues, a_blocked_job_does_not_block_those_behind_it,

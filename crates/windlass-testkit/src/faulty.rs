@@ -24,6 +24,8 @@ struct Faults {
     hang: BTreeSet<&'static str>,
     /// These verbs wait this long before they do anything.
     slow: BTreeMap<&'static str, Duration>,
+    /// All verbs wait this long before they do anything.
+    slow_all: Duration,
     /// These verbs wait this long before they return.
     slow_answer: BTreeMap<&'static str, Duration>,
     /// These verbs refuse their input.
@@ -62,6 +64,11 @@ impl Faulty {
     /// Delays a verb before it does anything.
     pub fn slow(&self, verb: &'static str, by: Duration) {
         self.faults.lock().unwrap().slow.insert(verb, by);
+    }
+
+    /// Delays every verb before it does anything.
+    pub fn slow_every_verb(&self, by: Duration) {
+        self.faults.lock().unwrap().slow_all = by;
     }
 
     /// Delays the answer of a verb.
@@ -107,12 +114,12 @@ impl Faulty {
             *faults.asked.entry(verb).or_default() += 1;
             let fails = faults.away || faults.fail.contains(verb);
             let hangs = faults.hang.contains(verb);
-            let slow = faults.slow.get(verb).copied();
+            let slow = faults.slow.get(verb).copied().unwrap_or(faults.slow_all);
             let refuses = faults.refuse.contains(verb);
             (slow, hangs, refuses, fails, faults.forget.contains(verb))
         };
-        if let Some(by) = slow {
-            tokio::time::sleep(by).await;
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
         }
         if hangs {
             std::future::pending::<()>().await;

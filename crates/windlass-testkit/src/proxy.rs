@@ -1,9 +1,16 @@
 //! A TCP proxy between a store and its server whose connections can be cut.
 
+mod requests;
+
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+
+use requests::Requests;
+
+/// The message of the server that it is ready and has no open transaction.
+const IDLE: &[u8] = b"Z\0\0\0\x05I";
 
 /// What the proxy does with the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +64,7 @@ impl Proxy {
 /// Passes bytes in both directions until one side closes or the proxy cuts the connection.
 async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>) {
     let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
-    let mut armed = false;
+    let (mut requests, mut armed) = (Requests::default(), false);
     loop {
         let (bytes, to_server) = tokio::select! {
             read = client.read(&mut asked) => (read.unwrap_or(0), true),
@@ -71,7 +78,12 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>)
         while *wire.lock().expect("no holder panics") == Wire::Dead {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        let Some((part, cut)) = pass(part, to_server, &mut armed, wire) else {
+        let run = if to_server {
+            requests.read(part)
+        } else {
+            Vec::new()
+        };
+        let Some((part, cut)) = pass(part, to_server, &run, &mut armed, wire) else {
             return;
         };
         let to = if to_server { &mut server } else { &mut client };
@@ -82,24 +94,21 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, wire: &Mutex<Wire>)
 }
 
 /// Returns the part of the bytes to pass on, and whether to cut the connection after it. Returns
-/// `None` to cut it before.
+/// `None` to cut it before. `run` are the texts of the statements that these bytes run.
 fn pass<'a>(
     part: &'a [u8],
     to_server: bool,
+    run: &[Vec<u8>],
     armed: &mut bool,
     wire: &Mutex<Wire>,
 ) -> Option<(&'a [u8], bool)> {
-    let contains = |text: &str| {
-        part.windows(text.len())
-            .any(|window| window == text.as_bytes())
-    };
     let mut now = wire.lock().expect("no holder panics");
     match *now {
         Wire::CutAtCommitOf(statement) if to_server => {
-            *armed |= contains(statement);
+            *armed |= run.iter().any(|text| contains(text, statement.as_bytes()));
             Some((part, false))
         }
-        Wire::CutAtCommitOf(_) if *armed && contains("COMMIT\0") => {
+        Wire::CutAtCommitOf(_) if *armed && contains(part, IDLE) => {
             *now = Wire::Whole;
             None
         }
@@ -115,4 +124,10 @@ fn pass<'a>(
         }
         _ => Some((part, false)),
     }
+}
+
+fn contains(bytes: &[u8], searched: &[u8]) -> bool {
+    bytes
+        .windows(searched.len())
+        .any(|window| window == searched)
 }

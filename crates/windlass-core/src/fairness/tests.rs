@@ -102,6 +102,43 @@ fn one_at_a_time_retries_get_exactly_one_in_five() {
     }
 }
 
+/// A limit of the queue lets one job start at a time, whatever the number of free slots.
+#[test]
+fn a_limit_of_the_queue_changes_no_share() {
+    for (room, claims) in [(1, 100), (3, 40)] {
+        let guards = ratio(0.2);
+        let mut queue = Queue::new(1000, 1000);
+        let mut credit = Credit::default();
+        let (mut fresh, mut retries) = (0, 0);
+        for _ in 0..claims {
+            let plan = guards.plan(Pool::Main, free(20), credit);
+            let taken = queue.claim(&ClaimPlan {
+                limit: room,
+                ..plan
+            });
+            credit = guards.credit_after(credit, &plan, taken);
+            (fresh, retries) = (fresh + taken.fresh, retries + taken.retries);
+        }
+        assert_eq!(fresh + retries, room * claims);
+        assert_eq!(retries, room * claims / 5, "{room} at a time");
+    }
+}
+
+#[test]
+fn the_shares_of_the_first_slots_are_those_of_shorter_claims() {
+    for credit in [-WHOLE, -WHOLE / 3, 0, WHOLE / 2, WHOLE] {
+        let plan = ratio(0.3).plan(Pool::Main, free(20), Credit(credit));
+        for (slots, share) in (1..).zip(plan.retry_shares(20)) {
+            let shorter = ClaimPlan {
+                limit: slots,
+                ..plan
+            };
+            let taken = Queue::new(100, 100).claim(&shorter);
+            assert_eq!(taken.retries, share, "{slots} slots, credit {credit}");
+        }
+    }
+}
+
 #[test]
 fn retries_in_flight_are_capped_over_all_claims() {
     let guards = Guards {
@@ -212,25 +249,30 @@ fn with_the_guard_off_priority_alone_decides() {
 fn credit_counts_only_while_both_wait() {
     let guards = ratio(0.2);
     let plan = guards.plan(Pool::Main, free(10), Credit::default());
-    assert_eq!(plan.mix, Mix::RetriesFirst(2));
+    assert_eq!(plan.retries_first(), 2);
     let after = |fresh, retries, both_lanes_ready| {
         let taken = Taken {
             fresh,
             retries,
             both_lanes_ready,
         };
-        guards.credit_after(Credit(-5), &plan, taken)
+        guards.credit_after(Credit::default(), &plan, taken)
     };
-    assert_eq!(after(8, 2, true), Credit(-5));
-    assert_eq!(after(8, 2, false), Credit(-5), "one kind alone");
-    assert_eq!(after(10, 0, false), Credit(-5), "one kind alone");
-    assert_eq!(after(3, 1, true), Credit(-5), "both ran short");
+    assert_eq!(after(8, 2, true), Credit(0));
+    assert_eq!(after(8, 2, false), Credit(0), "one kind alone");
+    assert_eq!(after(10, 0, false), Credit(0), "one kind alone");
+    assert_eq!(
+        after(3, 1, true),
+        Credit(-200_000),
+        "four of ten slots were filled"
+    );
+    assert_eq!(after(0, 0, true), Credit(0), "a limit let none start");
     assert_eq!(
         after(9, 1, true),
         Credit(0),
         "the retries ran out: nothing is owed"
     );
-    assert_eq!(after(2, 8, true), Credit(-5), "the new jobs ran out");
+    assert_eq!(after(2, 8, true), Credit(0), "the new jobs ran out");
     let plan = guards.plan(Pool::Main, free(1), Credit::default());
     let taken = Taken {
         fresh: 0,
@@ -315,7 +357,8 @@ fn guards_that_starve_retries_are_refused() {
 
 proptest! {
     /// For any sequence of claims and arrivals: of the slots that were filled while both kinds
-    /// waited and new jobs did not run out, retries get at most their share, rounded up.
+    /// waited, retries get at most their share, rounded up. Claims in which retries got more because
+    /// the new jobs ran out do not count.
     #[test]
     fn retries_get_their_share_and_no_more(
         share in 0f64..=1.0,
@@ -328,12 +371,13 @@ proptest! {
             queue.fresh += more_fresh;
             queue.retries += more_retries;
             let plan = guards.plan(Pool::Main, free(limit), credit);
-            let Mix::RetriesFirst(first) = plan.mix else { unreachable!() };
             let (fresh, retries) = (queue.fresh, queue.retries);
             let taken = queue.claim(&plan);
-            prop_assert_eq!(taken.fresh + taken.retries, limit.min(fresh + retries), "work-conserving");
-            if fresh.min(retries) > 0 && fresh >= limit - taken.retries && taken.retries <= first {
-                contended += limit;
+            let filled = taken.fresh + taken.retries;
+            prop_assert_eq!(filled, limit.min(fresh + retries), "work-conserving");
+            let filled_plan = ClaimPlan { limit: filled, ..plan };
+            if fresh.min(retries) > 0 && taken.retries <= filled_plan.retries_first() {
+                contended += filled;
                 of_retries += taken.retries;
             }
             credit = guards.credit_after(credit, &plan, taken);

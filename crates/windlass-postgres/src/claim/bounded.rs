@@ -20,11 +20,12 @@ use windlass_core::fairness::{ClaimPlan, Taken};
 use windlass_core::{Job, JobId, Lane, Timestamp};
 use windlass_store::{CLAIM_MAX, Claimed, QueueLimits};
 
-use super::{ClaimParams, columns, started};
+use super::{ClaimParams, PARK_MAX, columns, started};
 use crate::error::DriverResult;
 use crate::param::{Time, bigint, int, params, saturating_u32};
 use crate::row::{self, ACTIVE_COLUMNS};
 use crate::session::Session;
+use crate::statement::Sql;
 use crate::unreadable::Unreadable;
 use crate::watermark::{ClaimOrder, FRONT};
 
@@ -35,14 +36,15 @@ static TAKE_NAMED: LazyLock<String> = LazyLock::new(|| {
     include_str!("../../sql/claim_by_id.sql").replace("/* columns */", ACTIVE_COLUMNS)
 });
 
-/// Claims jobs. If some are unreadable, takes nothing and returns these.
+/// Claims jobs. Also returns whether it ended early because it had passed many that cannot start. If
+/// some jobs are unreadable, takes nothing and returns these.
 pub(super) async fn claim(
     session: &mut Session,
     claim_params: &ClaimParams<'_>,
     bounded: bool,
-) -> DriverResult<Result<Claimed, Vec<Unreadable>>> {
+) -> DriverResult<Result<(Claimed, bool), Vec<Unreadable>>> {
     let Allowance { plan, limits, now } = allowance(session, claim_params, bounded).await?;
-    let sql = "select from windlass.unpark_overdue_v1($1)";
+    let sql = Sql::Kept("select from windlass.unpark_overdue_v1($1)");
     session.queue(sql, params![Time(now)])?;
     let mut keys = Keys::default();
     let mut lanes = [
@@ -54,7 +56,7 @@ pub(super) async fn claim(
     let ids = row::uuids(chosen.iter().copied());
     let rows = session
         .query(
-            &TAKE_NAMED,
+            TAKE_NAMED.as_str(),
             params![
                 ids,
                 Time(now),
@@ -80,23 +82,25 @@ pub(super) async fn claim(
         session.roll_back().await?;
         return Ok(Err(unreadable));
     }
+    let left_some = keys.has_passed_many();
     if keys.full.is_empty() {
         session.commit().await?;
     } else {
         // The last statement: it locks running jobs, whose end must not wait for this client.
         let full = row::uuids(keys.full);
-        let sql = "select windlass.park_v1($1, $2)";
+        let sql = Sql::Kept("select windlass.park_v1($1, $2)");
         session
             .query_and_commit(sql, params![full, Time(now)])
             .await?;
     }
     let positions: HashMap<JobId, usize> = chosen.into_iter().zip(0..).collect();
     jobs.sort_by_key(|job: &Job| positions.get(&job.id));
-    Ok(Ok(Claimed {
+    let claimed = Claimed {
         jobs,
         both_lanes_ready,
         ..Claimed::default()
-    }))
+    };
+    Ok(Ok((claimed, left_some)))
 }
 
 /// What a claim may take within the limits of its queue.
@@ -173,6 +177,8 @@ struct Keys {
     running: BTreeMap<String, Option<u32>>,
     /// Jobs whose key is full.
     full: Vec<JobId>,
+    /// How many candidates the claim left because of a key in use.
+    busy: usize,
 }
 
 impl Keys {
@@ -191,7 +197,7 @@ impl Keys {
         }
         // Only the first lock waits, while the claim holds no other keys.
         let (new, wait) = (Vec::from_iter(new), self.running.is_empty());
-        let sql = "select * from windlass.lock_keys_v1($1, $2, $3)";
+        let sql = Sql::Kept("select * from windlass.lock_keys_v1($1, $2, $3)");
         let rows = session.query(sql, params![new, Time(now), wait]).await?;
         let mut running: Vec<Option<u32>> = vec![None; new.len()];
         for found in &rows {
@@ -205,7 +211,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether the candidate may start. Notes it if its key is full.
+    /// Whether the candidate may start. Notes it if its key is full or in use.
     fn admit(&mut self, candidate: &Candidate) -> bool {
         let Some((key, limit)) = &candidate.key else {
             return true;
@@ -216,8 +222,16 @@ impl Keys {
                 self.full.push(candidate.id);
                 false
             }
-            _ => false,
+            _ => {
+                self.busy += 1;
+                false
+            }
         }
+    }
+
+    /// Whether the claim has passed enough candidates that it leaves the others to the next one.
+    fn has_passed_many(&self) -> bool {
+        self.full.len() + self.busy >= PARK_MAX.into()
     }
 
     /// Counts a job that the claim starts.
@@ -278,7 +292,7 @@ impl Candidates {
                 }
                 self.fetched.pop_front();
             }
-            if self.at_end {
+            if self.at_end || keys.has_passed_many() {
                 return Ok(());
             }
             self.fetch(session, claim_params).await?;

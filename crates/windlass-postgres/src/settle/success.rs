@@ -15,6 +15,7 @@ use crate::error::DriverResult;
 use crate::param::{Time, int, params};
 use crate::row::{self, uuids};
 use crate::session::Session;
+use crate::statement::Sql;
 
 /// The reports of successes, in the order of their jobs.
 pub(super) struct Successes<'a> {
@@ -74,7 +75,7 @@ impl<'a> Successes<'a> {
         now: Timestamp,
     ) -> DriverResult<(Done, Vec<Row>)> {
         if self.reports.is_empty() {
-            let rows = session.query(&LOCK, params![others]).await?;
+            let rows = session.query(Sql::Kept(&LOCK), params![others]).await?;
             return Ok((Done::default(), rows));
         }
         let Columns {
@@ -85,7 +86,7 @@ impl<'a> Successes<'a> {
         } = self.columns();
         let params = params![ids, attempts, results, details, Time(now)];
         let [done, locked] = session
-            .queries([(SUCCEED, params), (&LOCK, params![others])])
+            .queries([(SUCCEED, params), (Sql::Kept(&LOCK), params![others])])
             .await?;
         Ok((self.done(&done, now)?, locked))
     }
@@ -128,7 +129,8 @@ impl<'a> Successes<'a> {
     }
 }
 
-const SUCCEED: &str = "select * from windlass.succeed_keyed_v1($1, $2, $3, $4, $5)";
+const SUCCEED: Sql<'static> =
+    Sql::Kept("select * from windlass.succeed_keyed_v1($1, $2, $3, $4, $5)");
 
 fn result_of(report: &AttemptReport) -> Option<&Payload> {
     match &report.report {

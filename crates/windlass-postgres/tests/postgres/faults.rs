@@ -60,7 +60,7 @@ async fn a_repeated_claim_whose_commit_result_was_lost_gets_the_same_leases() {
         .claim(&claim(1), at(0))
         .await
         .expect("what claims say is known");
-    proxy.set(Wire::CutAtCommitOf("windlass.claim_v1"));
+    proxy.set(Wire::CutAtCommitOf("windlass.claim_v2"));
     let refused = store
         .claim(&first, at(0))
         .await

@@ -11,7 +11,7 @@ use windlass_postgres::PostgresStore;
 use windlass_store::conformance::build::{
     Opened, at, claim, failed, id, job, key, put, report, settle_one, take, take_one,
 };
-use windlass_store::{Claim, Enqueue};
+use windlass_store::{AttemptId, Claim, Enqueue, Renewed};
 use windlass_testkit::cluster;
 
 use crate::plans::{rows_read, values};
@@ -36,9 +36,15 @@ const START: &str = "-2147483648, '0001-01-01', '00000000-0000-0000-0000-0000000
 
 /// Returns a call that claims up to `limit` jobs of all kinds but one.
 fn claim_call(limit: u32) -> String {
+    claim_and_park(limit, 100_000)
+}
+
+/// The same, for a claim that ends after it has parked this many jobs.
+fn claim_and_park(limit: u32, park_max: u32) -> String {
     format!(
         "windlass.claim_keyed_v1(gen_random_uuid(), 1, 'default', '{{http}}', false, now(), now() + interval '1 hour', 1,
-             'w1', {START}, {START}, {limit}, {limit}, {limit}, {limit}, 5000, false)"
+             'w1', {START}, {START}, {limit}, {limit}, {limit}, {limit}, 5000, false,
+             array_fill(0, array[{limit}]), {park_max})"
     )
 }
 
@@ -116,6 +122,47 @@ async fn ten_thousand_jobs_of_a_full_key_cost_the_jobs_behind_them_nothing() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_parks_many_jobs_leaves_the_rest_to_the_next_one() {
+    let url = cluster::database().await;
+    let (store, client) = (connect(&url).await, cluster::client(&url).await);
+    let full = (1..=60).map(|number| keyed(number, "full", 1));
+    put(&store, full.chain([keyed(61, "free", 1)]).collect()).await;
+    assert_eq!(take_one(&store, at(1)).await.id, id(1));
+    let parked = "select count(*) from windlass.jobs where lane >= 2";
+    let parked = async || -> i64 { client.query_one(parked, &[]).await.unwrap().get(0) };
+    let before = parked().await;
+    assert!(before < 30, "{before}");
+    let call = claim_and_park(10, 20);
+    let last = format!("select max(part)::text from {call}");
+    let last: String = client.query_one(&last, &[]).await.unwrap().get(0);
+    assert_eq!(last, "4", "call again");
+    let after = parked().await;
+    assert!(after > before && after < 59, "{before} to {after}");
+    // The store repeats such claims until they meet a job that can start.
+    assert_eq!(take_one(&store, at(2)).await.id, id(61));
+    assert_eq!(parked().await, 59);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_parks_jobs_does_not_keep_running_ones_from_a_renewal() {
+    let url = cluster::database().await;
+    let (store, client) = (connect(&url).await, cluster::client(&url).await);
+    put(&store, vec![keyed(1, "a", 1), keyed(2, "a", 1)]).await;
+    let running = take_one(&store, at(0)).await;
+    client.batch_execute("begin").await.unwrap();
+    assert_eq!(count(&client, &claim_call(1)).await, 0, "parked the second");
+    let lease = Duration::from_secs(60);
+    let attempts = [AttemptId {
+        job: running.id,
+        attempt: running.attempt,
+    }];
+    // Would fail after the lock timeout.
+    let renewed = store.renew(&attempts, lease, at(1)).await.unwrap();
+    assert!(matches!(renewed[..], [Renewed::Until { .. }]));
+    client.batch_execute("commit").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,7 +258,7 @@ async fn a_claim_of_few_kinds_does_not_step_over_the_others() {
     client.batch_execute(insert).await.unwrap();
     let claim = |place: &str| {
         format!(
-            "windlass.claim_v1(gen_random_uuid(), 1, 'default', '{known}', true, now(), now(), 1, 'w1', {place}, {START},
+            "windlass.claim_v2(gen_random_uuid(), 1, 'default', '{known}', true, now(), now(), 1, 'w1', {place}, {START},
                  10, 2, 10, 10, 5000)",
             known = "{known}"
         )

@@ -14,3 +14,4 @@ mod schedules;
 mod server;
 mod tallies;
 mod together;
+mod upkeep;

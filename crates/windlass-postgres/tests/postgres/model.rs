@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use proptest::prelude::*;
+use proptest::prop_assert_eq;
 use proptest::test_runner::TestCaseError;
 use windlass_memory::MemoryStore;
 use windlass_store::conformance::build::Opened;
-use windlass_store::conformance::model::{Command, commands, run};
+use windlass_store::conformance::model::{Command, for_random_commands, run};
 use windlass_testkit::cluster;
 
 fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
@@ -27,11 +27,7 @@ fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
     })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 16))]
-
-    #[test]
-    fn postgres_answers_like_memory(commands in commands()) {
-        compare(&commands)?;
-    }
+#[test]
+fn postgres_answers_like_memory() {
+    for_random_commands(16, compare);
 }

@@ -34,7 +34,7 @@ fn calls(ids: &[String]) -> Vec<(&'static str, String)> {
     let ids = format!("'{{{}}}'::uuid[]", ids.join(","));
     let place = "-2147483648, '0001-01-01', '00000000-0000-0000-0000-000000000000'";
     let claim = format!(
-        "windlass.claim_v1(gen_random_uuid(), 1, 'default', '{{http}}', false, now(), now(), 1, 'w1', {place}, {place},
+        "windlass.claim_v2(gen_random_uuid(), 1, 'default', '{{http}}', false, now(), now(), 1, 'w1', {place}, {place},
              100, 50, 100, 100, 5000)"
     );
     let column = |value: &str, sql_type: &str| {
@@ -146,10 +146,20 @@ async fn no_frequent_statement_scans_the_whole_table() {
          from generate_series(1, 30000) as n;";
     let small = "truncate windlass.jobs; insert into windlass.jobs (id, queue, kind, lane, rank, run_at, created_at, due, payload)
          values (gen_random_uuid(), 'default', 'k', 0, 0, now(), now(), true, '{}'); analyze windlass.jobs;";
+    let keyed = insert
+        .replace(
+            "lease_until)",
+            "lease_until, concurrency_key, concurrency_limit)",
+        )
+        .replace("then now() end", "then now() end, 'k' || n, 1");
+    let keyed = format!(
+        "truncate windlass.jobs; {keyed} analyze windlass.jobs; delete from windlass.jobs;"
+    );
     for (statistics, prepare) in [
         ("none", insert.to_owned()),
         ("stale: of a table with one row", small.to_owned() + insert),
         ("fresh", "analyze windlass.jobs".to_owned()),
+        ("stale: of jobs that all had keys", keyed + insert),
     ] {
         client.batch_execute(&prepare).await.unwrap();
         for (name, sql) in statements() {

@@ -46,7 +46,7 @@ pub(super) fn check(ledger: &Ledger, entry: &Entry, findings: &mut Findings) {
 
 /// What the claims gave out, this one included; `None` if this one says nothing about the share.
 pub(super) fn after(ledger: &Ledger, node: u32, claim: &ClaimFacts) -> Option<Shared> {
-    if claim.jobs.len() != claim.limit as usize || !is_contended(ledger, claim) {
+    if !is_contended(ledger, claim) {
         return None;
     }
     let before = ledger.shares.get(&key(node, claim)).copied();

@@ -400,7 +400,7 @@ fn claim_facts(claim: &Claim, claimed: &Claimed, now: Timestamp) -> ClaimFacts {
         first_sent_at: now,
         id: claim.id,
         is_remote: claim.worker_location == WorkerLocation::Remote,
-        retry_share: matches!(claim.plan.mix, Mix::RetriesFirst(_)).then_some(RETRY_SHARE),
+        retry_share: matches!(claim.plan.mix, Mix::Shared(_)).then_some(RETRY_SHARE),
         queue: claim.queue.clone(),
         limit: claim.plan.limit,
         except: claim.except.iter().copied().filter(|_| has_jobs).collect(),

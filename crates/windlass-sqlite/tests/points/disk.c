@@ -207,7 +207,8 @@ int unlink(const char *path) {
 static int open_file(int (*call)(const char *, int, ...), const char *path, int flags, mode_t mode) {
     const char *ending = strrchr(path, '-');
     if (control && control->reserve_error && ending && !strcmp(ending, "-reserve")) {
-        errno = (int)control->reserve_error;
+        // The disk is full only once a write has failed.
+        errno = control->failed ? (int)control->reserve_error : EPERM;
         return -1;
     }
     const char *name = control && control->watches && flags & O_CREAT ? in_folder(path) : NULL;

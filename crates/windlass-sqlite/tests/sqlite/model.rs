@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use proptest::prelude::*;
+use proptest::prop_assert_eq;
 use proptest::test_runner::TestCaseError;
 use windlass_core::{State, Timestamp};
 use windlass_memory::MemoryStore;
 use windlass_sqlite::SqliteStore;
 use windlass_store::conformance::build::{Opened, id};
-use windlass_store::conformance::model::{Command, commands, run, run_later};
+use windlass_store::conformance::model::{Command, for_random_commands, run, run_later};
 
 fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -62,11 +62,7 @@ fn compare(commands: &[Command]) -> Result<(), TestCaseError> {
     })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
-
-    #[test]
-    fn a_sqlite_file_answers_like_memory(commands in commands()) {
-        compare(&commands)?;
-    }
+#[test]
+fn a_sqlite_file_answers_like_memory() {
+    for_random_commands(4, compare);
 }

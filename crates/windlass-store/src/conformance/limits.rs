@@ -77,6 +77,66 @@ pub async fn a_queue_runs_no_more_than_its_concurrency(store: &Opened) {
     assert_eq!(take(store, 5, at(1)).await.len(), 1);
 }
 
+/// While a limit lets `at_once` jobs run at a time, retries get one of five starts.
+async fn starts_are_shared(store: &Opened, at_once: usize) {
+    let guards = ratio(Some(0.2));
+    let slots = Slots {
+        total: 20,
+        free: 20,
+        retries_running: 0,
+    };
+    let (mut credit, mut retries) = (Credit::default(), 0);
+    for number in 0..25 {
+        let plan = guards.plan(Pool::Main, slots, credit);
+        let claimed = store.claim(&Claim { plan, ..claim(20) }, at(10)).await;
+        let claimed = claimed.unwrap();
+        credit = guards.credit_after(credit, &plan, claimed.taken());
+        assert_eq!(claimed.jobs.len(), at_once, "claim {number}");
+        retries += claimed.taken().retries as usize;
+        for job in &claimed.jobs {
+            settle_one(store, job, Report::Succeeded(None), at(10)).await;
+        }
+    }
+    assert_eq!(retries, 5 * at_once);
+}
+
+pub async fn the_concurrency_of_a_queue_does_not_change_the_share_of_retries(store: &Opened) {
+    put(store, jobs(0..50)).await;
+    fail_once(store, 0..50).await;
+    put(store, jobs(100..200)).await;
+    for at_once in [1, 3] {
+        limit(
+            store,
+            QueueLimits {
+                concurrency: Some(at_once),
+                ..QueueLimits::default()
+            },
+        )
+        .await;
+        starts_are_shared(store, at_once as usize).await;
+    }
+}
+
+pub async fn a_concurrency_key_does_not_change_the_share_of_retries(store: &Opened) {
+    for number in 0..10 {
+        put(store, vec![keyed(number, 1)]).await;
+        fail_once(store, number..number + 1).await;
+    }
+    put(store, (100..130).map(|number| keyed(number, 1)).collect()).await;
+    starts_are_shared(store, 1).await;
+}
+
+pub async fn a_concurrency_key_for_several_jobs_does_not_change_the_share_of_retries(
+    store: &Opened,
+) {
+    for number in 0..20 {
+        put(store, vec![keyed(number, 3)]).await;
+        fail_once(store, number..number + 1).await;
+    }
+    put(store, (100..200).map(|number| keyed(number, 3)).collect()).await;
+    starts_are_shared(store, 3).await;
+}
+
 pub async fn a_queue_starts_no_more_than_its_rate(store: &Opened) {
     let rate = Some(Rate {
         count: 3,

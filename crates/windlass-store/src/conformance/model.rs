@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::option::weighted;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use serde_json::json;
 use windlass_core::fairness::{Credit, Guards, Pool, Rate, Ratio, Slots};
 use windlass_core::retry::{AttemptLimit, Preset};
@@ -545,7 +546,16 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Sequences of commands.
-pub fn commands() -> impl Strategy<Value = Vec<Command>> {
-    proptest::collection::vec(command(), 1..60)
+/// Checks random sequences of commands: one for every `share` cases of a property.
+///
+/// The macro `proptest!` would let `PROPTEST_CASES` override this smaller number.
+pub fn for_random_commands(share: u32, check: impl Fn(&[Command]) -> Result<(), TestCaseError>) {
+    let config = ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(share),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let sequences = proptest::collection::vec(command(), 1..60);
+    let checked = TestRunner::new(config).run(&sequences, |commands| check(&commands));
+    checked.unwrap_or_else(|error| panic!("{error}"));
 }
