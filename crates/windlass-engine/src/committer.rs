@@ -158,8 +158,6 @@ impl Committer {
         let answers = match self.engine.settle(ends).await {
             Err(error) if is_refusal(&error) => {
                 batch.refused(&error, self.engine.now());
-                drop(batch);
-                self.free_parked();
                 return Ok(0);
             }
             answers => answers?,
@@ -199,8 +197,6 @@ impl Committer {
             self.registry.settled(outcome.attempt.id());
         }
         batch.outcomes.clear();
-        drop(batch);
-        self.free_parked();
         Ok(count)
     }
 
@@ -210,6 +206,9 @@ impl Committer {
         &self,
         outcomes: &'e [PendingOutcome],
     ) -> Result<Vec<(&'e PendingOutcome, Option<Settlement>)>, StoreError> {
+        if outcomes.is_empty() {
+            return Ok(Vec::new());
+        }
         let store = self.engine.store();
         let ids: Vec<JobId> = outcomes
             .iter()
@@ -369,7 +368,8 @@ impl OutcomeQueue {
 }
 
 /// Outcomes that the committer has sent to the store. Dropping the batch puts the outcomes that
-/// are still in it back into the queue, so nothing is lost when a settle is interrupted.
+/// are still in it back into the queue, so nothing is lost when a settle fails or is interrupted.
+/// Then it frees slots if there is space for more outcomes.
 struct SettleBatch<'a> {
     committer: &'a Committer,
     outcomes: Vec<PendingOutcome>,
@@ -436,6 +436,8 @@ impl Drop for SettleBatch<'_> {
                 _ => queue.deferred.push(outcome),
             }
         }
+        drop(queue);
+        self.committer.free_parked();
     }
 }
 

@@ -45,7 +45,7 @@ pub struct ActionRunnerConfig {
     /// The interval between two looks for actions while none runs. 1 s.
     pub idle: Duration,
     /// How much longer one change of jobs should take than a change of a few jobs, at most. Larger
-    /// batches would delay claims and settles. 2 ms, or as long as a change of a few jobs.
+    /// batches would delay claims and settles. 1 ms, or as long as a change of a few jobs.
     pub batch_time: Duration,
     /// How long to leave the store to other work after a change, as a multiple of the time that
     /// the change took. 1, so that actions take at most half of a busy store. A process that alone
@@ -63,7 +63,7 @@ impl Default for ActionRunnerConfig {
             lease: Duration::from_secs(10),
             every: Duration::from_millis(100),
             idle: Duration::from_secs(1),
-            batch_time: Duration::from_millis(2),
+            batch_time: Duration::from_millis(1),
             rest: 1,
             retry: Duration::from_secs(5),
             save_every: Duration::from_millis(200),

@@ -390,14 +390,10 @@ impl<A: Admission> PendingClaim<A> {
     /// meanwhile, the jobs of this claim are given back.
     async fn claim_while_admitted(&self) -> ClaimResult<A> {
         self.check().await?;
-        let begun_at = self.remote.engine.now();
         let claimed = store_claims::claim_jobs(&self.remote, &self.claim).await?;
         if let Err(refused) = self.check().await {
-            // Keep jobs that were claimed before this request began: an earlier request with the
-            // same id may have handed them out.
-            let is_new = |job: &Job| job.started_at.is_some_and(|at| at >= begun_at);
-            let new: Vec<Job> = claimed.jobs.into_iter().filter(is_new).collect();
-            self.remote.give_back(&new).await;
+            // Not those that another request with the same id may have handed out.
+            self.remote.give_back(&claimed.new_jobs()).await;
             return Err(refused);
         }
         Ok(claimed)

@@ -17,8 +17,8 @@ use tracing::warn;
 use windlass_core::fairness::{
     ClaimPlan, ClaimQueue, Credit, Guards, Pool, QueueOrder, Round, Slots,
 };
-use windlass_core::{Job, QueueName};
-use windlass_store::{Claim, ClaimRetry, Renewed, WorkerLocation};
+use windlass_core::{Job, JobId, QueueName};
+use windlass_store::{Claim, ClaimRetry, Claimed, Renewed, StoreError, WorkerLocation};
 
 use super::claim::CheckedClaim;
 use super::{Remote, RemoteError};
@@ -50,25 +50,29 @@ pub(super) async fn claim_jobs(
         Ok(()) => {}
     }
     let now = remote.engine.now();
-    let (worn, mut jobs): (Vec<Job>, Vec<Job>) = claims
+    let mut claimed = claims.into_claimed();
+    let (worn, jobs): (Vec<Job>, Vec<Job>) = claimed
         .jobs
         .into_iter()
         .partition(|job| job.should_renew_lease(now));
-    jobs.extend(renew_worn(remote, claim, worn).await);
-    let repeated = claims.repeated;
-    Ok(ClaimedJobs { jobs, repeated })
+    let (kept, lost) = renew_worn(remote, claim, worn).await;
+    claimed.jobs = lost;
+    remote.give_back(&claimed.new_jobs()).await;
+    claimed.jobs = jobs;
+    claimed.jobs.extend(kept);
+    Ok(claimed)
 }
 
-/// Renews leases that are already partly used up. Gives back the jobs whose lease could not be
-/// renewed, and returns the others.
-async fn renew_worn(remote: &Remote, claim: &CheckedClaim, worn: Vec<Job>) -> Vec<Job> {
+/// Renews leases that are already partly used up. Returns the jobs, and those whose lease could not
+/// be renewed.
+async fn renew_worn(remote: &Remote, claim: &CheckedClaim, worn: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     if worn.is_empty() {
-        return worn;
+        return (worn, Vec::new());
     }
     let now = remote.engine.now();
     let answers = remote.renew_leases(worn.iter(), claim.lease, now).await;
     let answers = answers.unwrap_or_else(|error| {
-        warn!(%error, "renewing worn leases failed; giving the jobs back");
+        warn!(%error, "renewing worn leases failed; not handing out their jobs");
         BTreeMap::new()
     });
     let (mut kept, mut lost) = (Vec::new(), Vec::new());
@@ -78,8 +82,7 @@ async fn renew_worn(remote: &Remote, claim: &CheckedClaim, worn: Vec<Job>) -> Ve
             _ => lost.push(job),
         }
     }
-    remote.give_back(&lost).await;
-    kept
+    (kept, lost)
 }
 
 /// Returns the jobs that the same claim got before and that still run. The store knows each of its
@@ -92,10 +95,7 @@ pub(super) async fn claim_again(
     for queue in &claim.queues {
         while claims.repeat_next(&queue.name).await? {}
     }
-    Ok(ClaimedJobs {
-        jobs: claims.jobs,
-        repeated: claims.repeated,
-    })
+    Ok(claims.into_claimed())
 }
 
 /// The result of a claim.
@@ -104,9 +104,17 @@ pub(super) struct ClaimedJobs {
     pub(super) jobs: Vec<Job>,
     /// The same claim was answered before. It gets no other jobs, no matter how long it waits.
     pub(super) repeated: bool,
+    /// The jobs of the earlier answer: the worker may already run them.
+    handed_out: BTreeSet<JobId>,
 }
 
 impl ClaimedJobs {
+    /// The jobs that no other answer has handed out, so that they can be given back.
+    pub(super) fn new_jobs(&self) -> Vec<Job> {
+        let is_new = |job: &&Job| !self.handed_out.contains(&job.id);
+        self.jobs.iter().filter(is_new).cloned().collect()
+    }
+
     /// Whether waiting longer would change nothing.
     pub(super) fn is_final(&self) -> bool {
         self.repeated || !self.jobs.is_empty()
@@ -123,6 +131,8 @@ struct StoreClaims<'a> {
     claims_sent: BTreeMap<QueueName, u32>,
     /// The store knew the id of one of the claims.
     repeated: bool,
+    /// The jobs that such a claim had got before, perhaps through another server.
+    handed_out: BTreeSet<JobId>,
 }
 
 impl<'a> StoreClaims<'a> {
@@ -134,6 +144,15 @@ impl<'a> StoreClaims<'a> {
             bytes: 0,
             claims_sent: BTreeMap::new(),
             repeated: false,
+            handed_out: BTreeSet::new(),
+        }
+    }
+
+    fn into_claimed(self) -> ClaimedJobs {
+        ClaimedJobs {
+            jobs: self.jobs,
+            repeated: self.repeated,
+            handed_out: self.handed_out,
         }
     }
 
@@ -178,8 +197,13 @@ impl<'a> StoreClaims<'a> {
         // Read the clock directly before the claim: the leases count from this time.
         let began = self.remote.attempt_times.elapsed();
         let now = self.remote.engine.now();
-        let mut claimed = self.remote.engine.store().claim(&claim, now).await?;
-        self.repeated |= claimed.repeated;
+        let claimed = self.remote.engine.store().claim(&claim, now).await;
+        let mut claimed = claimed.inspect_err(|error| {
+            if let StoreError::Indeterminate(_) = error {
+                shared.count(queue, settings.guards, &plan, plan.filled());
+            }
+        })?;
+        self.note_repeated(&claimed);
         shared.count(queue, settings.guards, &plan, claimed.taken());
         self.remote.attempt_times.claimed(&claimed.jobs, now, began);
         for job in &claimed.jobs {
@@ -200,9 +224,17 @@ impl<'a> StoreClaims<'a> {
         let claim = self.next_claim(queue, plan);
         let now = self.remote.engine.now();
         let claimed = self.remote.engine.store().claim(&claim, now).await?;
-        self.repeated |= claimed.repeated;
+        self.note_repeated(&claimed);
         self.keep(claimed.jobs);
         Ok(claimed.repeated)
+    }
+
+    fn note_repeated(&mut self, claimed: &Claimed) {
+        if claimed.repeated {
+            self.repeated = true;
+            let ids = claimed.jobs.iter().map(|job| job.id);
+            self.handed_out.extend(ids);
+        }
     }
 
     /// The slots of the worker, some of which hold jobs of earlier store claims.

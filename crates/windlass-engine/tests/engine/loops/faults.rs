@@ -85,6 +85,23 @@ async fn no_jobs_are_claimed_while_the_store_accepts_no_outcomes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn slots_come_back_after_an_outage_also_if_lookups_still_fail() {
+    let mut run = Running::new();
+    let build = worker(3).succeeds("a");
+    let calls = Arc::clone(&build.calls);
+    run.start(build);
+    run.store.fail("settle");
+    for _ in 0..50 {
+        run.enqueue(new_job("a")).await;
+    }
+    tokio::time::sleep(seconds(20.0)).await;
+    run.store.heal();
+    run.store.fail("get");
+    tokio::time::sleep(seconds(5.0)).await;
+    assert_eq!(calls.lock().unwrap().len(), 50);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_settle_whose_answer_is_lost_is_repeated_and_counts_once() {
     let mut run = Running::new();
     run.start(worker(1).policy(constant(5, 9)).fails("a"));

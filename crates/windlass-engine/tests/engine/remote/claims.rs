@@ -1,10 +1,16 @@
 //! The jobs and leases that a claim gets.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::json;
+use tokio::sync::Notify;
 use windlass_core::fairness::{ClaimQueue, QueueOrder};
 use windlass_core::{AttemptError, Failure, Job, Kind, Outcome, WorkerReport};
 use windlass_engine::QUEUE_SETTINGS;
-use windlass_engine::remote::{ClaimError, RemoteClaim, RemoteError};
+use windlass_engine::remote::{
+    Admission, ClaimError, Remote, RemoteClaim, RemoteConfig, RemoteError,
+};
 use windlass_store::Expected;
 
 use crate::remote::scene::{Key, Scene, claim, ids, named, of};
@@ -166,6 +172,52 @@ async fn a_key_that_is_revoked_while_the_store_claims_gives_the_jobs_back(world:
     assert_eq!(scene.attempt(id).await, (2, true), "it is still held");
 }
 
+/// A key whose second check waits for the test.
+#[derive(Debug, Clone, Default)]
+struct Gate {
+    checks: Arc<AtomicUsize>,
+    reached: Arc<Notify>,
+    open: Arc<Notify>,
+}
+
+impl Admission for Gate {
+    type Refusal = &'static str;
+    type Permit = ();
+
+    async fn check(&self) -> Result<(), &'static str> {
+        if self.checks.fetch_add(1, Ordering::SeqCst) == 1 {
+            self.reached.notify_one();
+            self.open.notified().await;
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+async fn a_late_claim_gives_nothing_back_that_its_repetition_got_from_another_server(world: World) {
+    let (scene, slow) = Scene::slow(world);
+    let with_id = RemoteClaim {
+        claim_id: Some("c".to_owned()),
+        ..claim("w", &["q"])
+    };
+    let other = Arc::new(Remote::new(&scene.world.engine, RemoteConfig::default()));
+    let (gate, late, stop) = (Gate::default(), with_id.clone(), scene.stop.clone());
+    let key = gate.clone();
+    let late = tokio::spawn(async move { other.claim(late, key, &stop).await });
+    gate.reached.notified().await;
+    let id = scene.job("q").await;
+    assert_eq!(ids(&scene.claim(with_id).await), [id]);
+    scene.world.clock.advance(seconds(20.0));
+    slow.fails("renew");
+    gate.open.notify_one();
+    let late = late.await.unwrap().unwrap();
+    assert_eq!(late.jobs, [], "its lease is worn and cannot be renewed");
+    assert_eq!(scene.attempt(id).await, (1, true), "the worker runs it");
+}
+
 async fn a_claim_gets_only_the_jobs_kinds_and_queues_that_it_names(world: World) {
     let scene = Scene::new(world);
     let http = scene
@@ -221,6 +273,7 @@ async fn a_claim_gets_only_the_jobs_kinds_and_queues_that_it_names(world: World)
 
 windlass_testkit::on_every_store! {
     a_claim_with_an_id_is_repeated_for_its_worker_only;
+    a_late_claim_gives_nothing_back_that_its_repetition_got_from_another_server;
     queues_take_turns_by_weight_or_in_order;
     a_lane_of_retries_limits_how_many_a_remote_worker_holds;
     a_lease_that_is_worn_is_renewed_before_it_is_handed_out;
