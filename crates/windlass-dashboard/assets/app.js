@@ -80,12 +80,44 @@ function patch(old, fresh) {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
   if (!fresh.hasAttribute("class") && old.hasAttribute("class")) old.removeAttribute("class");
+  if (old.querySelector(":scope > [data-row]") || fresh.querySelector(":scope > [data-row]")) {
+    patchList(old, fresh);
+    return;
+  }
   const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
   after.forEach((child, index) => {
     if (before[index]) patch(before[index], child);
     else old.append(document.importNode(child, true));
   });
   before.slice(after.length).forEach((child) => child.remove());
+}
+
+// A list whose order follows its figures does not reorder under the pointer: known rows change in
+// place, rows that left stay struck, and new rows come last. Where no one has touched the page for a
+// minute, such as on a wall, the list follows the server again.
+const UNTOUCHED_MS = 60_000;
+let touchedAt = Date.now();
+for (const type of ["pointermove", "pointerdown", "keydown", "wheel", "scroll"]) {
+  addEventListener(type, () => (touchedAt = Date.now()), { passive: true });
+}
+const keyOf = (row) => row.dataset.row ?? row.id;
+function patchList(list, fresh) {
+  const follows = Date.now() - touchedAt > UNTOUCHED_MS && !list.contains(document.activeElement);
+  const left = new Map([...list.children].map((row) => [keyOf(row), row]));
+  for (const next of fresh.children) {
+    const row = left.get(keyOf(next));
+    left.delete(keyOf(next));
+    if (row) {
+      const isCurrent = row.classList.contains("at");
+      patch(row, next);
+      row.classList.toggle("at", isCurrent);
+    }
+    if (!row || follows) list.append(row ?? document.importNode(next, true));
+  }
+  for (const row of left.values()) {
+    if (follows) row.remove();
+    else row.classList.add("gone");
+  }
 }
 
 // Rows never move under the pointer: known rows change in place, rows that left stay until the page
@@ -162,7 +194,7 @@ const marks = document.querySelectorAll("[data-live-mark]");
 function mark(text, off) {
   for (const each of marks) {
     each.classList.toggle("off", off);
-    setText(each.lastElementChild, text);
+    setText(each.lastElementChild, off ? text : (each.dataset.liveText ?? text));
   }
 }
 let isConnected = true;
@@ -179,6 +211,8 @@ function connected(now) {
   say(now ? "Connected again." : "Not connected. Figures are out of date.");
   if (!now) mark("Not connected", true);
 }
+
+document.querySelector("[data-try-now]")?.addEventListener("click", refresh);
 
 // The stream reports at least every 8 s. Older figures say from when they are.
 setInterval(() => {
@@ -247,7 +281,7 @@ if (currentPage && strip.scrollWidth > strip.clientWidth) {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  const text = button.dataset.copy || button.parentElement.querySelector("code, pre")?.textContent || "";
+  const text = button.dataset.copy || button.closest(".cmd, section")?.querySelector("code, pre")?.textContent || "";
   try {
     await navigator.clipboard.writeText(text.trim());
     button.classList.add("done");
@@ -370,7 +404,7 @@ document.addEventListener("submit", (event) => {
 
 // Buttons that need a typed name stay disabled until it matches.
 for (const input of document.querySelectorAll("[data-type-to-confirm]")) {
-  const button = input.form?.querySelector("[data-confirmed]");
+  const button = input.form?.querySelector("[data-confirmed]:not([disabled])");
   const check = () => button && (button.disabled = input.value !== input.dataset.typeToConfirm);
   input.addEventListener("input", check);
   check();

@@ -7,7 +7,7 @@ use windlass_api::Scope;
 use crate::assets;
 use crate::backend::SignedIn;
 use crate::failure::Failure;
-use crate::markup::{Markup, escaped};
+use crate::markup::{self, Markup, escaped};
 use crate::show::{self, Zone};
 use crate::snapshot::Snapshot;
 use crate::visit::{CSRF_FIELD, FLASH, THEME, UNDO, Visit};
@@ -38,7 +38,7 @@ pub(crate) struct NavLink {
     pub(crate) path: &'static str,
     pub(crate) glyph: &'static str,
     pub(crate) name: &'static str,
-    pub(crate) count: Option<String>,
+    pub(crate) count: Option<Markup>,
     /// Whether the count needs attention.
     pub(crate) bad: bool,
     pub(crate) current: bool,
@@ -63,6 +63,8 @@ pub(crate) struct Frame {
     pub(crate) can_sign_out: bool,
     pub(crate) read_only: bool,
     pub(crate) may_operate: bool,
+    /// What the person may do, as names of scopes.
+    pub(crate) scopes: String,
     pub(crate) may_admin: bool,
     pub(crate) csrf: String,
     pub(crate) version: String,
@@ -136,6 +138,12 @@ impl Frame {
             can_sign_out: identity.signed_in == SignedIn::WithKey,
             read_only: about.read_only,
             may_operate: visit.may(Scope::Operate),
+            scopes: identity
+                .scopes
+                .iter()
+                .map(|scope| scope.name())
+                .collect::<Vec<_>>()
+                .join(", "),
             may_admin: visit.may(Scope::Admin),
             csrf: visit.csrf().to_owned(),
             version: about.version.clone(),
@@ -181,6 +189,16 @@ impl Frame {
         Markup(format!(
             r#"<input type="hidden" name="{CSRF_FIELD}" value="{csrf}"><input type="hidden" name="from" value="{here}">"#
         ))
+    }
+
+    /// The attributes of a control that the person may not use: it is disabled and says why.
+    pub(crate) fn locked(&self) -> Markup {
+        let why = match (self.may_operate, self.read_only) {
+            (true, false) => return Markup::default(),
+            (_, true) => "this dashboard is read only",
+            (false, false) => "needs the scope operate",
+        };
+        Markup(format!(r#" disabled title="{why}""#))
     }
 
     /// The mark that says whether the page follows changes.
@@ -265,16 +283,17 @@ impl Look {
 /// Whether a path is an action that undoes another one. A cookie names it, so nothing else counts.
 fn is_inverse(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
-    let ["", list, name, verb] = parts[..] else {
-        return false;
-    };
-    let is_known = match list {
-        "queues" | "schedules" => ["pause", "resume"].contains(&verb),
-        "workers" => verb == "resume",
-        _ => false,
+    let names = match parts[..] {
+        ["", "queues" | "schedules", name, "pause" | "resume"] => [name, "-"],
+        ["", "actions", "replays" | "bulk", id, "pause" | "resume"] => [id, "-"],
+        ["", "workers" | "all-queues", name, "resume"] => [name, "-"],
+        ["", "jobs", id, run_at, "uncancel"] => [id, run_at],
+        _ => return false,
     };
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "%-_.~".contains(letter);
-    is_known && !name.is_empty() && name.chars().all(is_plain)
+    names
+        .iter()
+        .all(|name| !name.is_empty() && name.chars().all(is_plain))
 }
 
 /// What the person may do, in one word.
@@ -289,7 +308,7 @@ fn role(visit: &Visit) -> &'static str {
 }
 
 fn nav(visit: &Visit, current: Section, snapshot: Option<&Arc<Snapshot>>) -> Vec<NavLink> {
-    let number = |count: u64| (count > 0).then(|| show::count(count));
+    let number = |count: u64| (count > 0).then(|| markup::count(count));
     let of = |count: fn(&Snapshot) -> u64| snapshot.and_then(|snapshot| number(count(snapshot)));
     let link = |section, path, glyph, name, key| NavLink {
         path,
@@ -377,6 +396,9 @@ mod tests {
             "/queues/mail/resume",
             "/workers/node%20a/resume",
             "/schedules/nightly/pause",
+            "/all-queues/17-18/resume",
+            "/actions/replays/0199/resume",
+            "/jobs/0199/1773709964000000/uncancel",
         ] {
             assert!(is_inverse(path), "{path}");
         }
@@ -389,6 +411,10 @@ mod tests {
             "/queues/a/b/resume",
             "/queues/a\"x/resume",
             "/workers/a/stop",
+            "/all-queues/17-18/pause",
+            "/actions/replays/0199/abort",
+            "/actions/keys/0199/resume",
+            "/jobs/0199/delete",
         ] {
             assert!(!is_inverse(path), "{path}");
         }

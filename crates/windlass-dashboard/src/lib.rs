@@ -9,6 +9,7 @@
 
 mod assets;
 mod backend;
+mod depths;
 pub mod draw;
 mod failure;
 mod fields;

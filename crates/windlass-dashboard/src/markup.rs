@@ -36,6 +36,15 @@ pub fn cause(error: &str, chars: usize) -> Markup {
     Markup(html)
 }
 
+/// Returns a count as HTML. One that is too large for all its digits has them as its title.
+pub fn count(number: u64) -> Markup {
+    let (short, exact) = (show::count(number), show::grouped(number));
+    match short == exact {
+        true => Markup(short),
+        false => Markup(format!(r#"<span title="{exact}">{short}</span>"#)),
+    }
+}
+
 /// Escapes text for HTML and for attribute values in double quotes.
 pub fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
@@ -61,6 +70,15 @@ mod tests {
         assert_eq!(
             cause("<b> timed out after 5 s", 40).to_string(),
             r#"&lt;b&gt; timed out after <span class="ph">‹n›</span> s"#
+        );
+    }
+
+    #[test]
+    fn a_large_count_has_all_its_digits_as_a_title() {
+        assert_eq!(count(20_356).to_string(), "20,356");
+        assert_eq!(
+            count(8_412_007).to_string(),
+            "<span title=\"8,412,007\">8.41\u{a0}M</span>"
         );
     }
 

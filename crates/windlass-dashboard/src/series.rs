@@ -189,9 +189,7 @@ impl Series {
         for bucket in self.buckets.iter().rev() {
             depths.push(depth.max(0.0));
             if let Some(bucket) = bucket {
-                let cancelled = bucket.cancelled.fresh + bucket.cancelled.retry;
-                let ended = successes(bucket) + bucket.dead + cancelled;
-                depth += ended as f64 - bucket.enqueued as f64;
+                depth += ended(bucket) as f64 - bucket.enqueued as f64;
             }
         }
         depths.reverse();
@@ -249,6 +247,12 @@ pub(crate) fn retry_rate(activity: &Activity) -> Option<f64> {
 pub(crate) fn failures(activity: &Activity) -> u64 {
     let all = [activity.failed, activity.timed_out, activity.lost];
     all.into_iter().map(|split| split.fresh + split.retry).sum()
+}
+
+/// Jobs that an attempt ended for good.
+pub(crate) fn ended(activity: &Activity) -> u64 {
+    let cancelled = activity.cancelled.fresh + activity.cancelled.retry;
+    successes(activity) + activity.dead + cancelled
 }
 
 /// Attempts that succeeded.

@@ -12,6 +12,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::assets;
 use crate::backend::Backend;
+use crate::depths::{DepthReader, Depths};
 use crate::failure::Failure;
 use crate::headers::secure;
 use crate::live;
@@ -27,6 +28,7 @@ pub(crate) struct Site(Arc<SiteState>);
 struct SiteState {
     backend: Arc<dyn Backend>,
     snapshots: Snapshots,
+    depths: DepthReader,
 }
 
 impl Site {
@@ -34,6 +36,7 @@ impl Site {
         Site(Arc::new(SiteState {
             backend,
             snapshots: Snapshots::default(),
+            depths: DepthReader::default(),
         }))
     }
 
@@ -44,6 +47,11 @@ impl Site {
     /// Returns the counts that all pages share.
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Failure> {
         self.0.snapshots.get(self.backend()).await
+    }
+
+    /// Returns how the depths of all queues changed in the last hour.
+    pub(crate) async fn depths(&self) -> Result<Depths, Failure> {
+        self.0.depths.get(self.backend()).await
     }
 
     /// Makes the next page read the counts again, after an action.

@@ -157,7 +157,10 @@ async fn read_slow(backend: &dyn Backend, next: &mut Snapshot) -> Result<(), Fai
 }
 
 /// Reads a route as the dashboard itself, which may only read.
-async fn read<T: DeserializeOwned>(backend: &dyn Backend, path: &str) -> Result<T, Failure> {
+pub(crate) async fn read<T: DeserializeOwned>(
+    backend: &dyn Backend,
+    path: &str,
+) -> Result<T, Failure> {
     let identity = Identity {
         id: "dashboard".to_owned(),
         name: "dashboard".to_owned(),

@@ -15,6 +15,7 @@ use windlass_api::Scope;
 use windlass_core::Timestamp;
 
 use crate::backend::{Answer, Call, Identity};
+use crate::depths::Depths;
 use crate::failure::Failure;
 use crate::fields::{Fields, escaped};
 use crate::headers::html;
@@ -119,6 +120,14 @@ impl Visit {
             return Ok(Arc::default());
         }
         self.0.site.snapshot().await
+    }
+
+    /// How the depths of all queues changed in the last hour, at most 10 s old.
+    pub(crate) async fn depths(&self) -> Result<Depths, Failure> {
+        if !self.may(Scope::Read) {
+            return Ok(Depths::default());
+        }
+        self.0.site.depths().await
     }
 
     /// Calls a route of the REST API without a body and reads its answer.

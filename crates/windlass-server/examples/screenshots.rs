@@ -271,6 +271,8 @@ impl Story {
         let pause = json!({"reason": "monthly export kills the worker"});
         self.call("POST", "/api/v1/queues/reports/pause", pause)
             .await;
+        let flushed = self.statistics.flush(self.clock.now()).await;
+        flushed.expect("memory always accepts");
         for (worker, slots) in [
             ("node-a", 70),
             ("node-b", 70),
@@ -490,11 +492,13 @@ async fn serve(site: Router) -> String {
 }
 
 /// The pages that need no object, with the names of their pictures.
-const PAGES: [(&str, &str); 17] = [
+const PAGES: [(&str, &str); 19] = [
     ("overview", "/"),
     ("jobs", "/jobs?retrying=true&queue=payments"),
     ("queue", "/queues/payments"),
     ("queues", "/queues"),
+    ("queues-pause", "/all-queues/pause"),
+    ("queues-resume", "/all-queues/resume"),
     ("dead", "/dead"),
     ("schedules", "/schedules"),
     (

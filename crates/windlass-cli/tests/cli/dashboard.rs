@@ -159,6 +159,8 @@ fn pages(server: &Server) -> Vec<String> {
         "/jobs?created_from=2026-03-17T02:00:00Z&payload_path=/to&payload_value=ann",
         "/jobs/all?state=dead&queue=mail",
         "/queues",
+        "/all-queues/pause",
+        "/all-queues/resume",
         "/queues/mail",
         "/queues/mail/settings",
         "/queues/mail/purge",

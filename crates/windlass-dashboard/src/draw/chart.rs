@@ -296,14 +296,16 @@ impl Chart<'_> {
                 ));
             }
         }
+        // One group has the class: a chart has many buckets.
+        svg.push_str(r#"<g class="hits">"#);
         let width = 100.0 / self.titles.len().max(1) as f64;
         for (index, title) in self.titles.iter().enumerate() {
             let (x, width, title) = (number(index as f64 * width), number(width), escaped(title));
             svg.push_str(&format!(
-                r#"<rect class="hit" x="{x}%" width="{width}%" y="0" height="{height}"><title>{title}</title></rect>"#
+                r#"<rect x="{x}%" width="{width}%" height="{height}"><title>{title}</title></rect>"#
             ));
         }
-        svg.push_str("</svg>");
+        svg.push_str("</g></svg>");
         Markup(svg)
     }
 

@@ -207,7 +207,15 @@ async fn command(submit: Submit, list: &'static str) -> PageResult {
         .get("from")
         .filter(|from| from.starts_with('/') && !from.starts_with("//"));
     let page = format!("/actions/{list}/{id}");
-    Ok(submit.visit.done(back.unwrap_or(&page), done))
+    let back = back.unwrap_or(&page);
+    let inverse = match name {
+        "pause" => "resume",
+        "resume" => "pause",
+        _ => return Ok(submit.visit.done(back, done)),
+    };
+    Ok(submit
+        .visit
+        .undoable(back, &format!("{page}/{inverse}"), done))
 }
 
 /// How the state of an action looks.

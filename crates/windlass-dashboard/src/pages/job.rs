@@ -49,6 +49,7 @@ pub(super) fn routes() -> Router<Site> {
         )
         .route("/jobs/{id}/run-now", action(change::run_now))
         .route("/jobs/{id}/cancel", action(change::cancel))
+        .route("/jobs/{id}/{run_at}/uncancel", action(change::uncancel))
         .route("/jobs/{id}/revive", action(change::revive))
         .route("/jobs/{id}/resolve", action(change::resolve))
         .route("/jobs/{id}/delete", action(change::delete))
@@ -318,8 +319,12 @@ fn rules_of(retry: Option<&Retry>) -> Option<RetryPolicy> {
 
 /// A retry policy in words.
 pub(super) fn policy_words(policy: &RetryPolicy) -> String {
-    let jitter = policy.jitter().words();
-    format!("{}, jitter {jitter}", policy.backoff().words())
+    let words = format!(
+        "{}, jitter {}",
+        policy.backoff().words(),
+        policy.jitter().words()
+    );
+    words.replace(" %", &format!("{}%", show::SPACE))
 }
 
 fn source_words(source: PolicyFrom) -> &'static str {

@@ -11,6 +11,7 @@ use windlass_core::Timestamp;
 
 use crate::fields::{Fields, escaped};
 use crate::frame::{Frame, Look, Section};
+use crate::markup::{self, Markup};
 use crate::show;
 use crate::site::{PageResult, Site, action, page};
 use crate::snapshot::Snapshot;
@@ -58,7 +59,7 @@ struct JobsPage {
 struct Tab {
     name: &'static str,
     look: Option<Look>,
-    count: Option<String>,
+    count: Option<Markup>,
     link: String,
     current: bool,
 }
@@ -223,7 +224,7 @@ fn tabs(filters: &Fields, snapshot: &Snapshot, base: &str) -> Vec<Tab> {
         Tab {
             name,
             look: Some(Look::new(value, value, value)),
-            count: known_count(&fields, snapshot).map(show::count),
+            count: known_count(&fields, snapshot).map(markup::count),
             link: format!("{base}/jobs{}", fields.query()),
             current: filters.get("state") == Some(value),
         }
@@ -243,7 +244,7 @@ fn tabs(filters: &Fields, snapshot: &Snapshot, base: &str) -> Vec<Tab> {
         Tab {
             name: "Retrying",
             look: Some(Look::new("retrying", "retrying", "retrying")),
-            count: known_count(&retrying, snapshot).map(show::count),
+            count: known_count(&retrying, snapshot).map(markup::count),
             link: format!("{base}/jobs{}", retrying.query()),
             current: filters.get("retrying") == Some("true"),
         },

@@ -12,6 +12,7 @@ use axum::Router;
 use windlass_api::{Activity, FailureGroup, Page, Queue, Replay, Statistics, Worker};
 use windlass_core::ActionState;
 
+use crate::depths::Depths;
 use crate::draw;
 use crate::fields::escaped;
 use crate::frame::{Frame, Section};
@@ -45,7 +46,8 @@ struct OverviewPage {
     frame: Frame,
     range: Range,
     needs: Vec<Need>,
-    needs_more: usize,
+    needs_more: Vec<Need>,
+    can_pause: bool,
     calm: Option<String>,
     figures: Vec<Figure>,
     charts: Charts,
@@ -63,7 +65,7 @@ struct OverviewPage {
 pub(super) struct Figure {
     pub(super) label: &'static str,
     pub(super) glyph: Option<(&'static str, &'static str)>,
-    pub(super) value: String,
+    pub(super) value: Markup,
     pub(super) unit: String,
     pub(super) note: String,
     pub(super) path: String,
@@ -86,6 +88,7 @@ pub(super) struct QueueRow {
     pub(super) out: String,
     pub(super) retry_rate: String,
     pub(super) retries_too_much: bool,
+    pub(super) depth: Markup,
 }
 
 struct GroupRow {
@@ -127,7 +130,7 @@ async fn show_overview(visit: Visit) -> PageResult {
     marks::add(&visit, &mut series, None, &groups.data).await?;
     let replays: Page<Replay> = visit.get("/api/v1/replays?limit=20").await?;
     let retries = retrying_queues(&visit, &recent).await?;
-    let found = needs::needs(&Evidence {
+    let mut found = needs::needs(&Evidence {
         queues: &snapshot.queues,
         workers: &snapshot.workers,
         differences: &snapshot.differences,
@@ -139,7 +142,7 @@ async fn show_overview(visit: Visit) -> PageResult {
         zone: visit.zone(),
     });
     let calm = found.is_empty().then(|| calm(&snapshot, &series, range));
-    let queues = rows(&snapshot.queues, &recent);
+    let queues = rows(&snapshot.queues, &recent, &visit.depths().await?);
     let paused = snapshot
         .queues
         .iter()
@@ -157,8 +160,9 @@ async fn show_overview(visit: Visit) -> PageResult {
         replays: running_replays(replays.data),
         workers: snapshot.workers.iter().take(8).map(worker_row).collect(),
         workers_more: snapshot.workers.len().saturating_sub(8),
-        needs_more: found.len().saturating_sub(needs::SHOWN_MAX),
-        needs: found.into_iter().take(needs::SHOWN_MAX).collect(),
+        needs_more: found.split_off(needs::SHOWN_MAX.min(found.len())),
+        needs: found,
+        can_pause: paused < snapshot.queues.len(),
         commands: vec![
             format!("windlass stats --from {}", range.key),
             "windlass queues list".to_owned(),
@@ -300,7 +304,7 @@ fn figures(snapshot: &Arc<Snapshot>, series: &Series, range: Range) -> Vec<Figur
     let figure = |label, glyph, value: u64, note: String, path: &str, spark| Figure {
         label,
         glyph,
-        value: show::count(value),
+        value: markup::count(value),
         unit: String::new(),
         note,
         path: path.to_owned(),
@@ -374,7 +378,7 @@ fn figures(snapshot: &Arc<Snapshot>, series: &Series, range: Range) -> Vec<Figur
         Figure {
             label: "Oldest ready",
             glyph: None,
-            value: oldest_value,
+            value: Markup::text(&oldest_value),
             unit: oldest_unit,
             note: oldest.map_or_else(String::new, |queue| format!("in {}", queue.name)),
             path: oldest.map_or_else(
@@ -404,7 +408,7 @@ fn slots_of(worker: &Worker) -> Option<u64> {
 }
 
 /// The rows of queues. Those with most waiting jobs come first; ties are ordered by name.
-pub(super) fn rows(queues: &[Queue], recent: &Statistics) -> Vec<QueueRow> {
+pub(super) fn rows(queues: &[Queue], recent: &Statistics, depths: &Depths) -> Vec<QueueRow> {
     let seconds = seconds_of(recent);
     let row = |queue: &Queue| {
         let activity = recent.queues.iter().find(|other| other.queue == queue.name);
@@ -412,6 +416,7 @@ pub(super) fn rows(queues: &[Queue], recent: &Statistics) -> Vec<QueueRow> {
         let limit = queue.settings.concurrency.map(|limit| limit.to::<u64>());
         let running = queue.counts.running;
         let rate = activity.and_then(retry_rate);
+        let retries_too_much = activity.is_some_and(needs::retries_too_much);
         QueueRow {
             name: queue.name.to_string(),
             path: format!("/queues/{}", escaped(queue.name.as_str())),
@@ -436,7 +441,8 @@ pub(super) fn rows(queues: &[Queue], recent: &Statistics) -> Vec<QueueRow> {
                 .map(|millis| show::millis(millis as f64)),
             out: show::rate(activity.map_or(0.0, |activity| successes(activity) as f64 / seconds)),
             retry_rate: show::percent(rate),
-            retries_too_much: activity.is_some_and(needs::retries_too_much),
+            retries_too_much,
+            depth: depth(queue, depths, retries_too_much),
         }
     };
     let mut rows: Vec<QueueRow> = queues.iter().map(row).collect();
@@ -445,6 +451,18 @@ pub(super) fn rows(queues: &[Queue], recent: &Statistics) -> Vec<QueueRow> {
         load(b).cmp(&load(a)).then_with(|| a.name.cmp(&b.name))
     });
     rows
+}
+
+/// The depth of a queue over the last hour.
+fn depth(queue: &Queue, depths: &Depths, retries_too_much: bool) -> Markup {
+    let colour = if retries_too_much {
+        "retrying"
+    } else {
+        "ready"
+    };
+    let now = active_jobs(queue);
+    let title = format!("Jobs that wait or run, last hour: {} now", show::count(now));
+    draw::spark(&depths.of(queue.name.as_str(), now), 4.0, colour, &title)
 }
 
 fn group_row(group: FailureGroup) -> GroupRow {

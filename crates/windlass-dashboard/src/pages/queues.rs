@@ -1,5 +1,6 @@
 //! Queues: the list, one queue with its lanes, limits and guards, and what operators do to it.
 
+mod all;
 mod change;
 mod lanes;
 mod sentence;
@@ -15,7 +16,7 @@ use crate::failure::Failure;
 use crate::fields::escaped;
 use crate::frame::{Frame, Section};
 use crate::marks;
-use crate::markup::Markup;
+use crate::markup::{self, Markup};
 use crate::series::{Range, Series};
 use crate::show;
 use crate::site::{PageResult, Site, action, page};
@@ -30,6 +31,16 @@ const LANES_MAX: usize = 200;
 pub(super) fn routes() -> Router<Site> {
     Router::new()
         .route("/queues", page(list))
+        // Not below `/queues`, where every name is that of a queue.
+        .route(
+            "/all-queues/pause",
+            page(all::pause_form).merge(action(all::pause)),
+        )
+        .route(
+            "/all-queues/resume",
+            page(all::resume_form).merge(action(all::resume)),
+        )
+        .route("/all-queues/{span}/resume", action(all::undo_pause))
         .route("/queues/{queue}", page(show_queue))
         .route("/queues/{queue}/pause", action(change::pause))
         .route("/queues/{queue}/resume", action(change::resume))
@@ -49,6 +60,8 @@ struct QueuesPage {
     frame: Frame,
     queues: Vec<QueueRow>,
     note: String,
+    paused: usize,
+    claiming: usize,
     commands: Vec<String>,
 }
 
@@ -65,11 +78,14 @@ async fn list(visit: Visit) -> PageResult {
         0 => format!("{all}, all claiming"),
         _ => format!("{all}, {paused} paused"),
     };
-    let queues = rows(&snapshot.queues, &recent(&visit).await?);
+    let (recent, depths) = (recent(&visit).await?, visit.depths().await?);
+    let queues = rows(&snapshot.queues, &recent, &depths);
     visit.page(&QueuesPage {
         frame,
         queues,
         note,
+        paused,
+        claiming: all - paused,
         commands: vec!["windlass queues list".to_owned()],
     })
 }
@@ -182,7 +198,7 @@ fn figures(queue: &Queue, series: &Series, range: Range) -> Vec<Figure> {
                   what: &str| Figure {
         label,
         glyph: Some(glyph),
-        value: show::count(value),
+        value: markup::count(value),
         unit: String::new(),
         note,
         path,
@@ -237,8 +253,8 @@ fn figures(queue: &Queue, series: &Series, range: Range) -> Vec<Figure> {
             counts.scheduled,
             String::new(),
             format!("/jobs?state=scheduled&queue={name}"),
-            Vec::new(),
-            "Scheduled",
+            series.counts(|bucket| bucket.snoozed.fresh + bucket.snoozed.retry + bucket.retried),
+            "Attempts that wait for a later time",
         ),
         figure(
             "Succeeded",

@@ -13,7 +13,7 @@ use super::overview::Figure;
 use crate::draw;
 use crate::fields::escaped;
 use crate::frame::{Frame, Look, Section};
-use crate::markup::Markup;
+use crate::markup::{self, Markup};
 use crate::show;
 use crate::site::{PageResult, Site, action, page};
 use crate::visit::{Submit, Visit};
@@ -122,7 +122,10 @@ async fn list(visit: Visit) -> PageResult {
         .map(|worker| row(worker, by_worker.get(&worker.name)))
         .collect();
     let page = WorkersPage {
-        figures: figures(&all.data, running.data.len() as u64),
+        figures: figures(
+            &all.data,
+            visit.snapshot().await?.total(|counts| counts.running),
+        ),
         differences: all.differences,
         more: all.next_cursor.is_some(),
         rows,
@@ -148,7 +151,7 @@ fn figures(workers: &[Worker], running: u64) -> Vec<Figure> {
     let figure = |label, value: u64, unit: String, note: String, path: &str| Figure {
         label,
         glyph: None,
-        value: show::count(value),
+        value: markup::count(value),
         unit,
         note,
         path: path.to_owned(),

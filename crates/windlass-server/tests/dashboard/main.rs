@@ -3,12 +3,14 @@
 
 mod accessible;
 mod browser;
+mod changes;
 mod everything;
 mod evidence;
 mod fields;
 mod flows;
 mod hostile;
 mod pages;
+mod queues;
 mod sessions;
 mod steady;
 mod support;

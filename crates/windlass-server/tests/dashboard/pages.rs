@@ -10,12 +10,14 @@ use crate::everything::every_page;
 use crate::support::Site;
 
 /// Every page that needs no object.
-pub(crate) const PAGES: [&str; 12] = [
+pub(crate) const PAGES: [&str; 14] = [
     "/",
     "/?range=15m",
     "/jobs",
     "/jobs?state=dead&queue=mail",
     "/queues",
+    "/all-queues/pause",
+    "/all-queues/resume",
     "/queues/mail",
     "/queues/mail/settings",
     "/queues/mail/purge",

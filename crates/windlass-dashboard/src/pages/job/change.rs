@@ -4,8 +4,8 @@ use askama::Template;
 use axum::body::{Body, Bytes};
 use axum::http::{Method, Response};
 use serde_json::{Map, Value, json};
-use windlass_api::{CreatedJob, Job};
-use windlass_core::{JobId, parse_duration};
+use windlass_api::{CreatedJob, Job, JobState};
+use windlass_core::{JobId, Timestamp, parse_duration};
 
 use super::{job_id, pretty, title};
 use crate::failure::Failure;
@@ -23,14 +23,28 @@ pub(super) async fn run_now(submit: Submit) -> PageResult {
     act(&submit, "run-now", json!({}), "The job is due now.").await
 }
 
+/// Cancels the job. Only a job that waited can take this back: an attempt that was stopped cannot.
 pub(super) async fn cancel(submit: Submit) -> PageResult {
-    act(
-        &submit,
-        "cancel",
-        json!({}),
-        "Cancelled. A running attempt is asked to stop.",
-    )
-    .await
+    let job = read(&submit.visit).await?;
+    let waited = matches!(job.state, JobState::Scheduled | JobState::Ready);
+    let run_at = job.run_at.filter(|_| waited);
+    let done = "Cancelled. A running attempt is asked to stop.";
+    let Some(run_at) = run_at else {
+        return act(&submit, "cancel", json!({}), done).await;
+    };
+    call(&submit, "cancel", json!({})).await?;
+    let page = format!("/jobs/{}", job.id);
+    let undo = format!("{page}/{}/uncancel", run_at.as_micros());
+    Ok(submit.visit.undoable(&page, &undo, "Cancelled the job."))
+}
+
+/// Takes back a cancellation: the job waits again, with its failures and until its old time.
+pub(super) async fn uncancel(submit: Submit) -> PageResult {
+    let micros = submit.visit.param("run_at").parse().ok();
+    let run_at = micros.and_then(Timestamp::from_micros);
+    let run_at = run_at.ok_or_else(Failure::no_page)?;
+    let body = json!({"failures": "keep", "run_at": run_at});
+    act(&submit, "revive", body, "The job waits again.").await
 }
 
 pub(super) async fn resolve(submit: Submit) -> PageResult {
@@ -83,6 +97,11 @@ pub(in super::super) fn id_end(id: &JobId) -> String {
 
 /// Calls a route of the job and returns to its page.
 async fn act(submit: &Submit, route: &str, body: Value, done: &str) -> PageResult {
+    let id = call(submit, route, body).await?;
+    Ok(submit.visit.done(&format!("/jobs/{id}"), done))
+}
+
+async fn call(submit: &Submit, route: &str, body: Value) -> Result<JobId, Failure> {
     let id = job_id(&submit.visit)?;
     let path = format!("/api/v1/jobs/{id}/{route}");
     let body = match body.as_object().is_some_and(|fields| fields.is_empty()) {
@@ -90,7 +109,7 @@ async fn act(submit: &Submit, route: &str, body: Value, done: &str) -> PageResul
         false => body.to_string().into(),
     };
     submit.visit.call(Method::POST, &path, body, None).await?;
-    Ok(submit.visit.done(&format!("/jobs/{id}"), done))
+    Ok(id)
 }
 
 pub(super) async fn edit_form(visit: Visit) -> PageResult {

@@ -1,8 +1,9 @@
 //! What needs someone: sentences made by rules from the state of the queues.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use windlass_api::{Activity, FailureGroup, Queue, Replay, Worker};
+use windlass_api::{Activity, FailureGroup, Queue, QueuePause, Replay, Worker};
 use windlass_core::{ActionState, Timestamp};
 
 use crate::series::retry_rate;
@@ -16,7 +17,9 @@ const ATTEMPTS_MIN: u64 = 20;
 const OLDEST_READY_MAX: Duration = Duration::from_secs(300);
 /// Without any worker, a job that was ready for longer needs someone.
 const NO_WORKER_AFTER: Duration = Duration::from_secs(60);
-/// The most entries that the page shows.
+/// At least this many queues that one person paused for one reason are one entry.
+const PAUSED_TOGETHER: usize = 3;
+/// The most entries that the page shows at once. The others open with a click.
 pub(super) const SHOWN_MAX: usize = 4;
 
 /// Something that needs a person.
@@ -100,12 +103,7 @@ pub(super) fn needs(evidence: &Evidence<'_>) -> Vec<Need> {
             .iter()
             .filter_map(|queue| evidence.old(queue)),
     );
-    needs.extend(
-        evidence
-            .queues
-            .iter()
-            .filter_map(|queue| evidence.paused(queue)),
-    );
+    needs.extend(evidence.all_paused());
     needs.extend(evidence.replays.iter().filter_map(stopped));
     needs.extend(evidence.dying());
     needs.extend(evidence.late_workers());
@@ -211,20 +209,64 @@ impl Evidence<'_> {
         })
     }
 
-    fn paused(&self, queue: &Queue) -> Option<Need> {
-        let pause = queue.paused.as_ref()?;
-        let waiting = queue.depth;
-        let oldest = queue.oldest_ready_ms.map(Duration::from_millis);
-        let oldest = oldest.map(|age| format!(", the oldest for {}", show::duration(age)));
-        let jobs = if waiting == 1 {
-            "1 job waits".to_owned()
-        } else {
-            format!("{} jobs wait", show::count(waiting))
+    /// Paused queues. Those that one person paused for one reason are one entry if they are many.
+    fn all_paused(&self) -> Vec<Need> {
+        let mut together: BTreeMap<_, Vec<&Queue>> = BTreeMap::new();
+        for queue in self.queues {
+            if let Some(pause) = &queue.paused {
+                together
+                    .entry((&pause.by, &pause.reason))
+                    .or_default()
+                    .push(queue);
+            }
+        }
+        let needs = |queues: Vec<&Queue>| match queues.len() {
+            PAUSED_TOGETHER.. => self.paused_together(&queues).into_iter().collect(),
+            _ => {
+                let needs = queues.into_iter().filter_map(|queue| self.paused(queue));
+                needs.collect::<Vec<_>>()
+            }
         };
+        together.into_values().flat_map(needs).collect()
+    }
+
+    fn paused_together(&self, queues: &[&Queue]) -> Option<Need> {
+        let first = queues
+            .iter()
+            .filter_map(|queue| queue.paused.as_ref())
+            .min_by_key(|pause| pause.at)?;
+        let which = match queues.len() == self.queues.len() {
+            true => format!("All {} queues", queues.len()),
+            false => format!("{} queues", queues.len()),
+        };
+        let waiting: u64 = queues.iter().map(|queue| queue.depth).sum();
+        Some(Need {
+            tone: Tone::Paused,
+            what: format!("{which} are paused; {}", jobs_wait(waiting)),
+            why: self.who_paused(first),
+            links: vec![("Resume all…".to_owned(), "/all-queues/resume".to_owned())],
+            resume: None,
+        })
+    }
+
+    fn who_paused(&self, pause: &QueuePause) -> String {
         let reason = pause
             .reason
             .as_deref()
             .map(|reason| format!(": “{}”", show::visible(reason)));
+        format!(
+            "by {} at {}{}",
+            show::visible(&pause.by),
+            self.zone.short(pause.at, self.now),
+            reason.unwrap_or_default()
+        )
+    }
+
+    fn paused(&self, queue: &Queue) -> Option<Need> {
+        let pause = queue.paused.as_ref()?;
+        let oldest = queue.oldest_ready_ms.map(Duration::from_millis);
+        let oldest = oldest.map(|age| format!(", the oldest for {}", show::duration(age)));
+        let jobs = jobs_wait(queue.depth);
         Some(Need {
             tone: Tone::Paused,
             what: format!(
@@ -232,12 +274,7 @@ impl Evidence<'_> {
                 queue.name,
                 oldest.unwrap_or_default()
             ),
-            why: format!(
-                "by {} at {}{}",
-                show::visible(&pause.by),
-                self.zone.short(pause.at, self.now),
-                reason.unwrap_or_default()
-            ),
+            why: self.who_paused(pause),
             links: Vec::new(),
             resume: Some(queue.name.to_string()),
         })
@@ -307,6 +344,13 @@ impl Evidence<'_> {
             links: vec![("Open workers".to_owned(), "/workers".to_owned())],
             resume: None,
         })
+    }
+}
+
+fn jobs_wait(count: u64) -> String {
+    match count {
+        1 => "1 job waits".to_owned(),
+        _ => format!("{} jobs wait", show::count(count)),
     }
 }
 

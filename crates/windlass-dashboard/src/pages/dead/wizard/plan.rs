@@ -144,7 +144,7 @@ pub(super) fn plan_chart(matched: u64, rules: &Rules) -> Markup {
                 at,
                 text: match at {
                     at if at <= 0.0 => "after the canary".to_owned(),
-                    at => show::duration(Duration::from_secs((seconds * at).round() as u64)),
+                    at => show::millis((seconds * at * 1000.0).round()),
                 },
             })
             .to_vec(),
