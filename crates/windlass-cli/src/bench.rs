@@ -242,8 +242,8 @@ pub(crate) struct StoreBench {
 impl RunBench {
     /// Refuses processes that could not share the store.
     fn refuse_unshared(&self) -> Result<(), Invalid> {
-        let store = self.store.as_deref().unwrap_or_default();
-        if !self.processes.is_empty() && !store.starts_with("postgres") {
+        let is_shared = self.store.as_deref().is_some_and(postgres::is_url);
+        if !self.processes.is_empty() && !is_shared {
             return Err(Invalid::new("--processes", "needs a PostgreSQL store"));
         }
         Ok(())

@@ -5,11 +5,17 @@ use tokio_postgres::{Client, NoTls};
 use windlass_postgres::{Options, PostgresStore};
 use windlass_store::Store as _;
 
+use super::run::percentiles;
 use crate::clock;
 
 /// A connection to the database, separate from those of the store.
 pub(super) struct Server {
     client: Client,
+}
+
+/// Whether the URL of a store names a PostgreSQL database.
+pub(super) fn is_url(url: &str) -> bool {
+    url.starts_with("postgres://") || url.starts_with("postgresql://")
 }
 
 /// Opens a database and migrates its schema. The database must not hold any jobs.
@@ -49,6 +55,32 @@ impl Server {
         Ok((u64::try_from(syncs)?, u64::try_from(bytes)?))
     }
 
+    /// Returns the median time of `select 1`, one insert and a synced commit, in one round trip.
+    pub(super) async fn commit_ms(&self) -> anyhow::Result<f64> {
+        const SAMPLES: usize = 201;
+        self.create_bare_table().await?;
+        let mut times = Vec::with_capacity(SAMPLES);
+        for _ in 0..SAMPLES {
+            let started = clock::start();
+            let sql = "begin; select 1; insert into windlass_bare (at) values (1); commit";
+            self.client.batch_execute(sql).await?;
+            times.push(started.elapsed());
+        }
+        self.drop_bare_table().await?;
+        Ok(percentiles(&mut times).p50)
+    }
+
+    async fn create_bare_table(&self) -> anyhow::Result<()> {
+        let sql = "drop table if exists windlass_bare;
+             create table windlass_bare (id uuid, queue text, kind text, at bigint, payload text)";
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    async fn drop_bare_table(&self) -> anyhow::Result<()> {
+        let sql = "drop table windlass_bare";
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
     /// Inserts the same rows into one table without an index, in batches; returns jobs per second.
     pub(super) async fn bare_inserts(
         &self,
@@ -56,12 +88,7 @@ impl Server {
         batch: u32,
         payload: &str,
     ) -> anyhow::Result<f64> {
-        self.client
-            .batch_execute(
-                "drop table if exists windlass_bare;
-                 create table windlass_bare (id uuid, queue text, kind text, at bigint, payload text)",
-            )
-            .await?;
+        self.create_bare_table().await?;
         let sql = "insert into windlass_bare
              select gen_random_uuid(), 'default', 'bench', at, payload from unnest($1::bigint[], $2::text[]) as row (at, payload)";
         let started = clock::start();
@@ -79,9 +106,7 @@ impl Server {
             inserted += count;
         }
         let per_second = jobs as f64 / started.elapsed().as_secs_f64();
-        self.client
-            .batch_execute("drop table windlass_bare")
-            .await?;
+        self.drop_bare_table().await?;
         Ok(per_second)
     }
 }

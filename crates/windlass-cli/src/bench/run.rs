@@ -16,6 +16,7 @@ use windlass::events::Stopped;
 use windlass::retry::{Backoff, Jitter, RetryPolicy};
 use windlass::{Client, Context, Failure, Job, Queue, Worker};
 
+use super::postgres;
 use super::processes::{self, ProcessesResult};
 use super::{RunBench, lock, progress, runtime, store_url};
 use crate::clock;
@@ -40,6 +41,8 @@ const BULK: usize = 1000;
 #[derive(Debug, Default, Serialize)]
 struct RunResults {
     fdatasync_ms: f64,
+    /// On PostgreSQL: one insert and its synced commit, without Windlass.
+    server_commit_ms: Option<f64>,
     enqueue_one_per_s: f64,
     enqueue_bulk_per_s: f64,
     drain_per_s: f64,
@@ -79,6 +82,10 @@ async fn measure(bench: &RunBench, url: &str, folder: &Path) -> anyhow::Result<R
         fdatasync_ms: super::baseline::sync_ms(&folder.join("sync"))?,
         ..RunResults::default()
     };
+    if postgres::is_url(url) {
+        let server = postgres::Server::connect(url).await?;
+        results.server_commit_ms = Some(server.commit_ms().await?);
+    }
     results.enqueue_one_per_s = enqueue_one(&client, bench.jobs.min(2000)).await?;
     results.enqueue_bulk_per_s = enqueue_bulk(&client, bench.jobs, "bulk").await?;
     results.drain_per_s = drain(&client, bench).await?;
@@ -384,6 +391,13 @@ impl fmt::Display for RunResults {
             writeln!(f, "{label:32} {:>12.0} jobs/s", result.drain_per_s)?;
         }
         writeln!(f, "{:32} {:>12.2} ms", "fdatasync", self.fdatasync_ms)?;
+        if let Some(commit_ms) = self.server_commit_ms {
+            writeln!(
+                f,
+                "{:32} {commit_ms:>12.2} ms",
+                "insert and commit, no windlass"
+            )?;
+        }
         let storm = &self.storm;
         for (label, times) in [
             ("pick-up by an idle worker", self.pickup_ms),

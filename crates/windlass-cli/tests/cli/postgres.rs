@@ -22,7 +22,7 @@ async fn a_database_is_migrated_and_measured() {
     let status = windlass(&["migrate", "status", "--url", &url]);
     assert!(text(&status.stdout).contains("missing"), "{status:?}");
     let up = windlass(&["migrate", "up", "--url", &url]);
-    let applied = "applied 1 jobs, 2 failure groups, 3 functions\n";
+    let applied = "applied 1 jobs, 2 failure groups, 3 functions, 4 concurrency keys\n";
     assert_eq!(text(&up.stdout), applied, "{up:?}");
     let again = windlass(&["migrate", "up", "--url", &url, "--json"]);
     let applied: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
