@@ -300,6 +300,16 @@ impl Guards {
         Credit(owed.clamp(-WHOLE, credit_max))
     }
 
+    /// Returns what retries are owed after a claim whose answer is lost. It may have filled any
+    /// number of its slots, so retries may have got nearly one slot more than they were owed.
+    /// They must not get it again from the next claim, so the credit becomes the lowest possible.
+    pub fn credit_after_lost(&self, credit: Credit, plan: &ClaimPlan) -> Credit {
+        if plan.retries_first() == 0 {
+            return credit;
+        }
+        Credit(-WHOLE)
+    }
+
     fn reserve(&self, slots: u32) -> u32 {
         self.fresh_reserve.unwrap_or(u32::from(slots >= 4))
     }
@@ -324,17 +334,6 @@ impl ClaimPlan {
         match self.mix {
             Mix::Strict => 0,
             Mix::Shared(share) => share.of(self.limit).min(self.retries_max),
-        }
-    }
-
-    /// What the claim takes if it fills all its slots while both lanes wait. A claim whose answer is
-    /// lost counts like this: retries must not get the first slot of the next claim again.
-    pub fn filled(&self) -> Taken {
-        let retries = self.retries_first();
-        Taken {
-            retries,
-            fresh: self.limit.saturating_sub(retries).min(self.fresh_max),
-            both_lanes_ready: true,
         }
     }
 

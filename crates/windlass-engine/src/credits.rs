@@ -38,9 +38,24 @@ impl Credits {
         plan: &ClaimPlan,
         taken: Taken,
     ) {
-        let before = self.of(queue, pool);
-        let credit = guards.credit_after(before, plan, taken);
-        if pool == Pool::RetryLane || credit == before {
+        let credit = guards.credit_after(self.of(queue, pool), plan, taken);
+        self.set(queue, pool, credit);
+    }
+
+    /// Updates the credit of a queue after a claim whose answer is lost.
+    pub(crate) fn count_lost(
+        &mut self,
+        queue: &QueueName,
+        guards: Guards,
+        pool: Pool,
+        plan: &ClaimPlan,
+    ) {
+        let credit = guards.credit_after_lost(self.of(queue, pool), plan);
+        self.set(queue, pool, credit);
+    }
+
+    fn set(&mut self, queue: &QueueName, pool: Pool, credit: Credit) {
+        if pool == Pool::RetryLane || credit == self.of(queue, pool) {
             return;
         }
         while self.0.len() >= QUEUES_MAX && !self.0.contains_key(queue) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 
 use super::*;
 
@@ -286,6 +287,20 @@ fn credit_counts_only_while_both_wait() {
 }
 
 #[test]
+fn a_lost_answer_counts_as_one_slot_too_many() {
+    let guards = ratio(0.2);
+    let plan = |credit| guards.plan(Pool::Main, free(4), credit);
+    let credit = Credit::default();
+    let after = guards.credit_after_lost(credit, &plan(credit));
+    assert_eq!(after, Credit(-1_000_000));
+    assert_eq!(
+        guards.credit_after_lost(after, &plan(after)),
+        after,
+        "this claim takes no retry while new jobs wait"
+    );
+}
+
+#[test]
 fn what_is_owed_is_at_most_one_slot() {
     // A reserve leaves no slot for retries: their credit must not grow without bound.
     let guards = Guards {
@@ -355,6 +370,25 @@ fn guards_that_starve_retries_are_refused() {
     assert!((Ratio::DEFAULT.get() - 0.2).abs() < 1e-9);
 }
 
+/// Checks that in any window of claims, at most ⌈r·k⌉+1 of k slots went to retries. `given` are the
+/// slots of each claim, and how many of them retries got.
+fn check_promise(share: f64, given: &[(u32, u32)]) -> Result<(), TestCaseError> {
+    let share = Ratio::new(share).unwrap().get(); // as it is kept: to the millionth
+    for start in 0..given.len() {
+        let (mut slots, mut retries) = (0, 0);
+        for (of_all, of_retries) in &given[start..] {
+            slots += of_all;
+            retries += of_retries;
+            let promised = (share * f64::from(slots) - 1e-9).ceil() + 1.0;
+            prop_assert!(
+                f64::from(retries) <= promised,
+                "{retries} of {slots} from {start}: {given:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     /// For any sequence of claims and arrivals: of the slots that were filled while both kinds
     /// waited, retries get at most their share, rounded up. Claims in which retries got more because
@@ -387,6 +421,28 @@ proptest! {
         prop_assert!(got < fair + 1.01, "{} of {}", of_retries, contended);
     }
 
+    /// The same promise if answers are lost and limits end claims before they are full.
+    #[test]
+    fn lost_answers_give_retries_no_more_than_promised(
+        share in 0f64..=1.0,
+        steps in proptest::collection::vec((1u32..20, 0u32..20, any::<bool>()), 1..60),
+    ) {
+        let guards = ratio(share);
+        let (mut queue, mut credit) = (Queue::new(100_000, 100_000), Credit::default());
+        let mut given = Vec::new();
+        for (limit, filled, is_lost) in steps {
+            let plan = guards.plan(Pool::Main, free(limit), credit);
+            let taken = queue.claim(&ClaimPlan { limit: limit.min(filled), ..plan });
+            credit = if is_lost {
+                guards.credit_after_lost(credit, &plan)
+            } else {
+                guards.credit_after(credit, &plan, taken)
+            };
+            given.push((taken.fresh + taken.retries, taken.retries));
+        }
+        check_promise(share, &given)?;
+    }
+
     /// The promise for any window of claims while new jobs wait: at most ⌈r·k⌉+1 of k slots go to
     /// retries, whatever the number of waiting retries and whatever the reserve held back before.
     #[test]
@@ -406,17 +462,7 @@ proptest! {
             credit = guards.credit_after(credit, &plan, taken);
             given.push((free, taken.retries));
         }
-        // As the ratio is kept: to the millionth.
-        let share = Ratio::new(share).unwrap().get();
-        for start in 0..given.len() {
-            let (mut slots, mut retries) = (0, 0);
-            for (free, of_retries) in &given[start..] {
-                slots += free;
-                retries += of_retries;
-                let promised = (share * f64::from(slots) - 1e-9).ceil() + 1.0;
-                prop_assert!(f64::from(retries) <= promised, "{} of {} from {}: {:?}", retries, slots, start, given);
-            }
-        }
+        check_promise(share, &given)?;
     }
 
     /// While both kinds always wait, each gets its share.

@@ -74,10 +74,11 @@ impl Fetcher {
         let claimed = store.claim(&open.claim, self.engine.now()).await;
         let claimed = claimed.inspect_err(|error| match error {
             _ if open.unknown => {}
-            StoreError::Indeterminate(_) => self.count(&open, open.claim.plan.filled()),
+            StoreError::Indeterminate(_) => self.count_lost(&open),
             _ => self.state().open = None, // the store has leased nothing
         })?;
-        let (count, taken) = (claimed.jobs.len(), claimed.taken());
+        let count = claimed.jobs.len();
+        self.count(&open, claimed.taken());
         if let Some(until) = claimed.idle_until {
             let (queue, idle) = (open.claim.queue.clone(), &mut self.state().idle);
             if idle.len() >= IDLE_MAX {
@@ -86,7 +87,6 @@ impl Fetcher {
             idle.insert(queue, IdleQueue { changes, until });
         }
         let jobs = self.renew_worn(claimed.jobs).await?;
-        self.count(&open, taken);
         for job in jobs {
             self.start(job, &open);
         }
@@ -100,6 +100,15 @@ impl Fetcher {
         if let Some(rules) = self.rules(queue) {
             let credits = &mut self.state().credits;
             credits.count(queue, rules.guards, open.pool, plan, taken);
+        }
+    }
+
+    /// Counts the slots that retries may have got from a claim whose answer is lost.
+    fn count_lost(&self, open: &OpenClaim) {
+        let (queue, plan) = (&open.claim.queue, &open.claim.plan);
+        if let Some(rules) = self.rules(queue) {
+            let credits = &mut self.state().credits;
+            credits.count_lost(queue, rules.guards, open.pool, plan);
         }
     }
 

@@ -70,6 +70,12 @@ impl ClaimState {
             .count(queue, guards, Pool::Single, plan, taken);
     }
 
+    /// Updates the retry credit of a queue after a claim whose answer is lost.
+    pub(super) fn count_lost(&self, queue: &QueueName, guards: Guards, plan: &ClaimPlan) {
+        let mut state = self.state();
+        state.credits.count_lost(queue, guards, Pool::Single, plan);
+    }
+
     /// Returns the queue to claim from next, and how many jobs to take. Turns continue from claim
     /// to claim.
     pub(super) fn next_offer(

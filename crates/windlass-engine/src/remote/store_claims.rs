@@ -200,7 +200,7 @@ impl<'a> StoreClaims<'a> {
         let claimed = self.remote.engine.store().claim(&claim, now).await;
         let mut claimed = claimed.inspect_err(|error| {
             if let StoreError::Indeterminate(_) = error {
-                shared.count(queue, settings.guards, &plan, plan.filled());
+                shared.count_lost(queue, settings.guards, &plan);
             }
         })?;
         self.note_repeated(&claimed);
