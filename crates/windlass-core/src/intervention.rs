@@ -10,7 +10,8 @@ use crate::{ActionId, Fingerprint, Outcome};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Interventions {
-    /// The last bulk action or replay that changed the job. A job never gets the same action twice.
+    /// The newest bulk action or replay that changed the job. A job never gets the same action
+    /// twice, and no older one after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_action: Option<ActionId>,
     /// The last revival, if there was one.

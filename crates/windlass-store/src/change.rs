@@ -59,16 +59,21 @@ pub struct ActionStep {
 }
 
 impl ActionStep {
-    /// Refuses a job that this action has changed before, or whose state changed since the action
-    /// was created or since it saw the job. The first check comes first, so that a step whose
-    /// answer was lost can be repeated.
+    /// Refuses a job that this action or a newer one has changed before, or whose state changed
+    /// since the action was created or since it saw the job. The first check comes first, so that a
+    /// step whose answer was lost can be repeated.
+    ///
+    /// A job remembers only one action. Without the second check, an older action could replace the
+    /// newer one there, and a repeated step of the newer one would change the job again.
     pub fn check(&self, job: &Job) -> Result<(), Changed> {
-        if job.interventions.last_action == Some(self.action) {
+        let last_action = job.interventions.last_action;
+        if last_action == Some(self.action) {
             return Err(Changed::Repeated(job.state()));
         }
         let seen = self.seen.get(&job.id);
         let is_as_seen = seen.is_none_or(|seen| *seen == (job.state(), job.attempt));
-        if job.changed_at() > self.frozen_at || !is_as_seen {
+        let has_newer_action = last_action > Some(self.action);
+        if has_newer_action || job.changed_at() > self.frozen_at || !is_as_seen {
             return Err(Changed::ChangedSince(job.state()));
         }
         Ok(())
@@ -98,8 +103,8 @@ pub enum Changed {
     Conflict(State),
     /// The job is in this state, and another job holds its unique key. Nothing changed.
     KeyTaken(State),
-    /// The state of the job changed after the action was created, or after it saw the job. Nothing
-    /// changed.
+    /// The state of the job changed after the action was created, or after it saw the job, or a
+    /// newer action changed the job. Nothing changed.
     ChangedSince(State),
     /// The same action changed the job before. Nothing changed.
     Repeated(State),

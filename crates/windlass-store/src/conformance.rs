@@ -124,7 +124,8 @@ macro_rules! conformance {
                 a_fingerprint_lists_the_jobs_of_its_group,
             ],
             actions: [
-                a_step_leaves_alone_what_changed_later, a_step_changes_a_job_once, a_step_leaves_alone_what_it_saw_differently,
+                a_step_leaves_alone_what_changed_later, a_step_changes_a_job_once,
+                a_step_leaves_alone_what_a_newer_action_changed, a_step_leaves_alone_what_it_saw_differently,
                 a_bulk_action_counts_what_it_changes, a_patch_changes_what_it_names,
                 a_patch_that_does_not_apply_changes_nothing, a_revived_job_waits_in_the_retry_lane,
                 a_revival_can_patch_the_payload, a_replay_counts_what_becomes_of_its_jobs, a_replay_revives_a_job_once,

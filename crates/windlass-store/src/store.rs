@@ -190,9 +190,10 @@ pub trait Store {
     /// that is revived or moves to another queue needs its unique key to be free there and the
     /// queue not to be full. [`Change::Purge`] removes a job together with its history.
     ///
-    /// As a step of an action, the change leaves alone jobs that the action has changed before,
-    /// jobs whose state changed after the action was created, and jobs that are in another state or
-    /// attempt than the action saw. So a step can be repeated when its answer was lost.
+    /// As a step of an action, the change leaves alone jobs that the action or a newer one has
+    /// changed before, jobs whose state changed after the action was created, and jobs that are in
+    /// another state or attempt than the action saw. So a step can be repeated when its answer was
+    /// lost.
     async fn change(
         &self,
         jobs: &[JobId],

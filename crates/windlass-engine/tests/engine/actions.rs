@@ -168,6 +168,8 @@ impl Stage {
     }
 
     async fn bulk(&self, filter: Filter, change: BulkChange) -> ActionStatus {
+        // Ids of one instant sort at random, and an older action leaves alone what a newer one changed.
+        self.advance(0.001);
         let id = self.create(filter, Work::Bulk { change, rate: None }).await;
         self.settle_down().await;
         self.get(id).await

@@ -3,17 +3,21 @@
 use windlass_sim::{Campaign, Driver, Shape, simulate};
 
 /// Seeds that once found a bug, with the bug. They must stay clean.
-const REGRESSIONS: [(Driver, u64, &str); 7] = [
+const REGRESSIONS: [(Driver, u64, &str); 9] = [
     (Driver::Memory, 101_177, LOSSES),
     (Driver::Memory, 301_445, REPEAT),
     (Driver::Memory, 5_005_645, LOST_ANSWER),
     (Driver::Memory, 5_006_344, LATE_CLAIM),
     (Driver::Memory, 5_013_253, LOST_SLOTS),
+    (Driver::Memory, 6_000_093, LOST_ANSWER),
+    (Driver::Memory, 6_006_848, OLD_ACTION),
     (Driver::Sqlite, 2, SWEEP),
     (Driver::Sqlite, 27, DEADLINE),
 ];
 
 const LOST_ANSWER: &str = "claims whose answers were lost gave retries the first slot each time";
+const OLD_ACTION: &str =
+    "an older bulk action changed a job, so that a newer one changed the job again";
 const LOST_SLOTS: &str =
     "slots stayed taken if the store failed between the write of outcomes and a look-up";
 const LATE_CLAIM: &str =

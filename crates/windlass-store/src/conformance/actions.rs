@@ -111,6 +111,28 @@ pub async fn a_step_changes_a_job_once(store: &Opened) {
     );
 }
 
+pub async fn a_step_leaves_alone_what_a_newer_action_changed(store: &Opened) {
+    put(store, jobs(1..3)).await;
+    let priority = |priority| {
+        Change::Patch(Patch {
+            priority: Some(priority),
+            ..Patch::default()
+        })
+    };
+    let (older, newer) = (step(1, at(5)), step(2, at(5)));
+    let (changed, waiting) = (Changed::Now(State::Waiting), State::Waiting);
+    assert_eq!(change_one(store, 1, &priority(1), &older).await, changed);
+    assert_eq!(change_one(store, 1, &priority(2), &newer).await, changed);
+    assert_eq!(change_one(store, 2, &priority(2), &newer).await, changed);
+    for number in [1, 2] {
+        let late = change_one(store, number, &priority(1), &older).await;
+        assert_eq!(late, Changed::ChangedSince(waiting));
+        let again = change_one(store, number, &priority(2), &newer).await;
+        assert_eq!(again, Changed::Repeated(waiting));
+        assert_eq!(find(store, id(number)).await.priority, 2);
+    }
+}
+
 pub async fn a_step_leaves_alone_what_it_saw_differently(store: &Opened) {
     put(store, jobs(1..4)).await;
     let as_new = |number| (id(number), (State::Waiting, 0));
