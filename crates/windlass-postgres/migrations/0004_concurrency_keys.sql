@@ -342,7 +342,8 @@ $$;
 
 -- Claims jobs like `claim_v2`, and also those with concurrency keys. Parks jobs whose key is full. The last row is part
 -- 3 instead of 2 if it left jobs because other transactions used their keys, and part 4 if it ended early because it
--- had to park `park_max` jobs: the next call goes on. It takes jobs after the given positions.
+-- had to park `park_max` jobs: the next call goes on. Rows of part 5 are the first jobs of each lane that it left. It
+-- takes jobs after the given positions.
 -- A key may have room for few jobs of both lanes, so jobs are chosen slot by slot: of the first N slots, retries get
 -- `retry_shares[N]`.
 create function windlass.claim_keyed_v1(
@@ -390,7 +391,8 @@ declare
     is_retry     boolean;
     chosen       uuid[] := '{}';
     full_ids     uuid[] := '{}';         -- candidates whose key is full
-    passed       integer := 0;           -- how many candidates stay because another transaction holds their key
+    passed_ids   uuid[] := '{}';         -- candidates that stay because another transaction holds their key
+    passed       integer;                -- how many these are
     parked       bigint := 0;
     passed_many  boolean;
     is_busy      boolean;
@@ -437,6 +439,11 @@ begin
     if ending.repeated or ending.bounded then
         return next ending;
         return;
+    end if;
+    -- If only one lane waits, it gets all slots at once.
+    if not ending.both_wait then
+        fresh_size := greatest(1, least(fresh_max, jobs_max));
+        retry_size := greatest(1, least(retries_max, jobs_max));
     end if;
 
     loop
@@ -505,7 +512,7 @@ begin
         end loop;
 
         -- One candidate after the other, until the claim is full or a lane must be read again.
-        while fresh_got + retry_got < jobs_max and passed + cardinality(full_ids) < park_max
+        while fresh_got + retry_got < jobs_max and cardinality(passed_ids) + cardinality(full_ids) < park_max
             and (fresh_next <= fresh_count or fresh_end or fresh_got >= fresh_max)
             and (retry_next <= retry_count or retry_end or retry_got >= retries_max)
         loop
@@ -526,7 +533,7 @@ begin
             end if;
             if key_number > 0 then
                 if running[key_number] is null then
-                    passed := passed + 1;
+                    passed_ids := passed_ids || candidate;
                     continue;
                 elsif running[key_number] >= key_limit then
                     full_ids := full_ids || candidate;
@@ -545,6 +552,7 @@ begin
         retry_end := retry_end and retry_next > retry_count;
 
         wanted := jobs_max - fresh_got - retry_got;
+        passed := cardinality(passed_ids);
         passed_many := passed + cardinality(full_ids) >= park_max;
         exit when wanted <= 0 or passed_many
             or (fresh_end or fresh_got >= fresh_max) and (retry_end or retry_got >= retries_max);
@@ -592,6 +600,17 @@ begin
         parked := windlass.park_v1(full_ids, now_at);
     end if;
     is_busy := passed > 0 or parked < cardinality(full_ids);
+    if is_busy then
+        answer := null;
+        answer.part := 5;
+        for answer.queue, answer.lane, answer.rank, answer.run_at, answer.id in
+            select distinct on (lane) queue, lane, rank, run_at, id from windlass.jobs
+            where id = any (passed_ids || full_ids) and due and lane < 2
+            order by lane, rank, run_at, id
+        loop
+            return next answer;
+        end loop;
+    end if;
     ending.both_wait := fresh_waits and retry_waits;
     ending.exhausted := fresh_end and retry_end and not is_busy;
     ending.part := case when passed_many and parked > passed then 4 when is_busy then 3 else 2 end;

@@ -77,6 +77,8 @@ struct Answer {
     taken: Vec<Row>,
     /// The first job of each queue and lane that became due.
     promoted: Vec<Claimable>,
+    /// The first job of each lane that the claim left because of its concurrency key.
+    left: Vec<Claimable>,
     /// The claim was made before.
     repeated: bool,
     /// The queue has limits.
@@ -102,11 +104,12 @@ const PART: usize = 24;
 impl Answer {
     fn read(rows: Vec<Row>) -> DriverResult<Self> {
         let mut answer = Answer::default();
-        let mut due = Vec::new();
+        let (mut due, mut left) = (Vec::new(), Vec::new());
         for found in rows {
             match found.try_get(PART)? {
                 0_i16 => answer.taken.push(found),
                 1_i16 => due.push(found),
+                5_i16 => left.push(found),
                 part => {
                     answer.busy = part > 2;
                     answer.parked_many = part == 4;
@@ -122,10 +125,12 @@ impl Answer {
                 }
             }
         }
-        answer.promoted = skip_unreadable("promoted", &due, |found| {
+        let claimable = |found: &Row| {
             let order = (found.try_get(3)?, row::time(found, 4)?, row::id(found, 0)?);
             Ok((row::name(found, 1)?, found.try_get(PART + 1)?, order))
-        });
+        };
+        answer.promoted = skip_unreadable("promoted", &due, claimable);
+        answer.left = skip_unreadable("left", &left, claimable);
         Ok(answer)
     }
 }
@@ -295,11 +300,12 @@ pub(crate) async fn claim(
         }
         session.commit().await?;
     }
-    // The next claim starts after the jobs of this one.
-    if !answer.busy {
-        advance(marks, &fresh, &answer.taken)?;
-        advance(marks, &retry, &answer.taken)?;
+    // The next claim starts after the jobs of this one, but not after those that this one left.
+    for (queue, lane, order) in &answer.left {
+        marks.lower(queue, *lane, *order);
     }
+    advance(marks, &fresh, &answer.taken)?;
+    advance(marks, &retry, &answer.taken)?;
     let claimed = Claimed {
         jobs,
         both_lanes_ready: answer.both_wait,

@@ -19,7 +19,7 @@
 //! A worker that knows only some kinds would step over the jobs of all other kinds after its last
 //! job in every claim. The same background task moves its watermark to its next job.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 
 use windlass_core::{JobId, QueueName, Timestamp};
@@ -42,12 +42,44 @@ pub(crate) struct Watermarks {
     lanes: Mutex<BTreeMap<ClaimLane, Mark>>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Mark {
     order: ClaimOrder,
-    /// Goes up whenever the mark is lowered. A claim that started before that has not seen the new
-    /// job, so it must not raise the mark.
+    /// Goes up whenever the mark is lowered.
     version: u64,
+    /// The last positions that the mark was lowered to, the newest last. A claim that started before
+    /// that has not seen the job there, so it must not raise the mark further.
+    lowered: VecDeque<ClaimOrder>,
+}
+
+/// How often a mark may be lowered during a claim that can still raise it.
+const LOWERED_MAX: usize = 64;
+
+impl Mark {
+    const fn new() -> Self {
+        Mark {
+            order: FRONT,
+            version: 0,
+            lowered: VecDeque::new(),
+        }
+    }
+
+    fn lower(&mut self, to: ClaimOrder) {
+        self.order = self.order.min(to);
+        self.version += 1;
+        if self.lowered.len() == LOWERED_MAX {
+            self.lowered.pop_front();
+        }
+        self.lowered.push_back(to);
+    }
+
+    /// How far a claim that saw this version may raise the mark. `None` if this is not known.
+    fn limit_since(&self, version: u64) -> Option<ClaimOrder> {
+        let missed = usize::try_from(self.version - version).ok()?;
+        let first = self.lowered.len().checked_sub(missed)?;
+        let missed = self.lowered.range(first..).min().copied();
+        Some(missed.unwrap_or((i32::MAX, Timestamp::MAX, JobId::from_u128(u128::MAX))))
+    }
 }
 
 /// The maximum number of lanes with a watermark. If there are more, all watermarks are dropped, and
@@ -61,20 +93,17 @@ impl Watermarks {
         if lanes.len() > LANES_MAX {
             lanes.clear();
         }
-        let mark = lanes.entry(lane.clone()).or_insert(Mark {
-            order: FRONT,
-            version: 0,
-        });
+        let mark = lanes.entry(lane.clone()).or_insert_with(Mark::new);
         (mark.order, mark.version)
     }
 
-    /// Raises the mark after a claim that took all jobs up to `to`, unless the mark was lowered
-    /// meanwhile.
+    /// Raises the mark after a claim that took all jobs up to `to`, but not past a job for which it
+    /// was lowered meanwhile.
     pub(crate) fn advance(&self, lane: &ClaimLane, version: u64, to: ClaimOrder) {
         if let Some(mark) = self.lanes().get_mut(lane)
-            && mark.version == version
+            && let Some(limit) = mark.limit_since(version)
         {
-            mark.order = mark.order.max(to);
+            mark.order = mark.order.max(to.min(limit));
         }
     }
 
@@ -85,16 +114,14 @@ impl Watermarks {
         let from = (queue.clone(), lane, first_kinds);
         let same = |(mark_queue, number, _): &ClaimLane| mark_queue == queue && *number == lane;
         for (_, mark) in lanes.range_mut(from..).take_while(|(lane, _)| same(lane)) {
-            mark.order = mark.order.min(to);
-            mark.version += 1;
+            mark.lower(to);
         }
     }
 
     /// Resets all marks to the front, because jobs may have arrived anywhere.
     pub(crate) fn reset(&self) {
         for mark in self.lanes().values_mut() {
-            mark.order = FRONT;
-            mark.version += 1;
+            mark.lower(FRONT);
         }
     }
 
@@ -154,15 +181,35 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_missed_a_job_does_not_raise_the_mark() {
+    fn a_claim_during_a_reset_does_not_raise_the_mark() {
         let marks = Watermarks::default();
-        let (_, version) = marks.begin(&lane());
-        marks.lower(&QueueName::default(), 0, order(1));
-        marks.advance(&lane(), version, order(50));
-        assert_eq!(marks.begin(&lane()).0, FRONT);
         let (_, version) = marks.begin(&lane());
         marks.reset();
         marks.advance(&lane(), version, order(60));
+        assert_eq!(marks.begin(&lane()).0, FRONT);
+    }
+
+    #[test]
+    fn a_claim_raises_the_mark_up_to_a_job_that_it_missed() {
+        let marks = Watermarks::default();
+        let (_, version) = marks.begin(&lane());
+        marks.lower(&QueueName::default(), 0, order(40));
+        marks.lower(&QueueName::default(), 0, order(30));
+        marks.advance(&lane(), version, order(50));
+        let (from, version) = marks.begin(&lane());
+        assert_eq!(from, order(30));
+        marks.advance(&lane(), version, order(50));
+        assert_eq!(marks.begin(&lane()).0, order(50), "this claim saw both");
+    }
+
+    #[test]
+    fn a_claim_that_missed_many_jobs_does_not_raise_the_mark() {
+        let marks = Watermarks::default();
+        let (_, version) = marks.begin(&lane());
+        for second in 1..=i64::try_from(LOWERED_MAX).unwrap() + 1 {
+            marks.lower(&QueueName::default(), 0, order(second));
+        }
+        marks.advance(&lane(), version, order(500));
         assert_eq!(marks.begin(&lane()).0, FRONT);
     }
 }

