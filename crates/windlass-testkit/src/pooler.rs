@@ -5,12 +5,42 @@ use std::process::Child;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use windlass_postgres::PostgresStore;
+
 use crate::cluster;
 
 /// A pooler in front of the shared server. It stops with this process.
 pub struct Pooler {
     pub port: u16,
+    folder: PathBuf,
     _supervisor: Child,
+}
+
+impl Pooler {
+    /// Opens a store in a new database, through the pooler.
+    pub async fn store(&self) -> PostgresStore {
+        let url = cluster::database().await;
+        let (_, database) = url.rsplit_once('/').expect("a database");
+        let url = format!(
+            "postgres://windlass@127.0.0.1:{}/{database}?pool_size=2",
+            self.port
+        );
+        let store = PostgresStore::connect(cluster::options(&url)).await;
+        store.unwrap_or_else(|error| panic!("no connection: {error:?}\n{}", self.logs()))
+    }
+
+    /// The last lines that the pooler and the server have logged.
+    fn logs(&self) -> String {
+        let server = &cluster::shared().folder;
+        let logs = [self.folder.join("log"), server.join("server.log")];
+        let last_lines = |path: &PathBuf| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(20)..];
+            format!("{}:\n{}\n", path.display(), last.join("\n"))
+        };
+        logs.iter().map(last_lines).collect()
+    }
 }
 
 pub fn pooler() -> &'static Pooler {
@@ -46,6 +76,7 @@ pub fn pooler() -> &'static Pooler {
         }
         Pooler {
             port,
+            folder,
             _supervisor: supervisor,
         }
     })
