@@ -40,7 +40,8 @@ static STYLE: LazyLock<Asset> = LazyLock::new(|| {
         "text/css; charset=utf-8",
         concat!(
             include_str!("../assets/app.css"),
-            include_str!("../assets/evidence.css")
+            include_str!("../assets/evidence.css"),
+            include_str!("../assets/phone.css")
         )
         .as_bytes(),
     )

@@ -14,3 +14,4 @@ mod queues;
 mod sessions;
 mod steady;
 mod support;
+mod touch;
