@@ -376,6 +376,21 @@ function selected() {
     bulk.hidden = chosen.length === 0;
     const count = bulk.querySelector("[data-selected]");
     if (count) setText(count, String(chosen.length));
+    if (chosen.length) countAll();
+  }
+}
+// Where the page does not know how many jobs match, the page behind the link counts them.
+let uncounted = bulk?.querySelector("[data-count-all]");
+async function countAll() {
+  if (!uncounted) return;
+  const link = uncounted;
+  uncounted = null;
+  try {
+    const answer = await fetch(link.href, { headers: { accept: "text/html" }, credentials: "same-origin" });
+    const counted = parse(await answer.text()).querySelector("[data-all]");
+    if (counted) setText(link, `Select ${counted.dataset.all}…`);
+  } catch {
+    // The link keeps the bound that it has.
   }
 }
 document.addEventListener("change", (event) => {

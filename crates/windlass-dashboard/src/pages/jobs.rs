@@ -2,11 +2,12 @@
 
 mod all;
 mod filter;
+mod matching;
 mod selected;
 
 use askama::Template;
 use axum::Router;
-use windlass_api::{Job, JobPage, JobState, QueueCounts};
+use windlass_api::{Job, JobPage, JobState};
 use windlass_core::Timestamp;
 
 use crate::fields::{Fields, escaped};
@@ -18,6 +19,7 @@ use crate::snapshot::Snapshot;
 use crate::visit::Visit;
 
 use filter::{Addition, Chip};
+use matching::{Matching, counted};
 
 /// The number of jobs on a page.
 const PAGE_ROWS: usize = 50;
@@ -49,7 +51,9 @@ struct JobsPage {
     older: Option<String>,
     /// What was examined, if a condition has no index.
     scanned: Option<String>,
-    all_link: String,
+    /// The jobs that match and the link to the actions on all of them. Such an action needs a
+    /// condition.
+    all: Option<(Matching, String)>,
     export_link: String,
     clear: Option<String>,
     commands: Vec<String>,
@@ -125,7 +129,7 @@ async fn list(visit: Visit) -> PageResult {
     let is_first = visit.query().get("cursor").is_none();
     let kept = visit.query().without(&["cursor", "q"]);
     let page = JobsPage {
-        count: matching(&filters, &snapshot, &jobs),
+        count: count(&filters, &snapshot, &jobs),
         tabs: tabs(&filters, &snapshot, visit.base()),
         chips: filter::chips(&filters, visit.base(), visit.zone(), visit.now()),
         additions: filter::additions(&filters, &snapshot),
@@ -146,7 +150,11 @@ async fn list(visit: Visit) -> PageResult {
             .as_ref()
             .map(|cursor| link(&visit.query().with("cursor", cursor))),
         scanned: scanned(&jobs, &visit),
-        all_link: format!("{}/jobs/all{}", visit.base(), filters.query()),
+        all: (filters != Fields::default()).then(|| {
+            let matching = Matching::listed(&filters, &snapshot, &jobs, is_first);
+            let link = format!("{}/jobs/all{}", visit.base(), filters.query());
+            (matching, link)
+        }),
         export_link: format!("{}/jobs/export{}", visit.base(), filters.query()),
         clear: (filters != Fields::default()).then(|| format!("{}/jobs", visit.base())),
         commands: vec![
@@ -165,9 +173,9 @@ async fn export(visit: Visit) -> PageResult {
 }
 
 /// How many jobs match, where that is known without counting.
-fn matching(filters: &Fields, snapshot: &Snapshot, jobs: &JobPage) -> String {
+fn count(filters: &Fields, snapshot: &Snapshot, jobs: &JobPage) -> String {
     let shown = jobs.data.len();
-    if let Some(count) = known_count(filters, snapshot) {
+    if let Some(count) = counted(filters, snapshot) {
         let verb = if filters == &Fields::default() {
             "in all"
         } else {
@@ -182,41 +190,6 @@ fn matching(filters: &Fields, snapshot: &Snapshot, jobs: &JobPage) -> String {
     }
 }
 
-/// The number of jobs of a state, in all queues or in one, if these are the only conditions.
-fn known_count(filters: &Fields, snapshot: &Snapshot) -> Option<u64> {
-    if filters
-        .pairs()
-        .any(|(name, _)| !matches!(name, "state" | "queue" | "retrying"))
-    {
-        return None;
-    }
-    let count: fn(&QueueCounts) -> u64 = match (filters.get("state"), filters.get("retrying")) {
-        (None, Some("true")) => |counts| counts.retrying,
-        (Some(_), Some(_)) | (None, Some(_)) => return None,
-        (None, None) => |counts| {
-            counts.scheduled
-                + counts.ready
-                + counts.running
-                + counts.succeeded
-                + counts.dead
-                + counts.cancelled
-        },
-        (Some("scheduled"), None) => |counts| counts.scheduled,
-        (Some("ready"), None) => |counts| counts.ready,
-        (Some("running"), None) => |counts| counts.running,
-        (Some("succeeded"), None) => |counts| counts.succeeded,
-        (Some("dead"), None) => |counts| counts.dead,
-        (Some("cancelled"), None) => |counts| counts.cancelled,
-        _ => return None,
-    };
-    let queue = filters.get("queue");
-    let queues = snapshot
-        .queues
-        .iter()
-        .filter(|known| queue.is_none_or(|queue| known.name.as_str() == queue));
-    Some(queues.map(|queue| count(&queue.counts)).sum())
-}
-
 fn tabs(filters: &Fields, snapshot: &Snapshot, base: &str) -> Vec<Tab> {
     let others = filters.without(&["state", "retrying"]);
     let state = |name: &'static str, value: &'static str| {
@@ -224,7 +197,7 @@ fn tabs(filters: &Fields, snapshot: &Snapshot, base: &str) -> Vec<Tab> {
         Tab {
             name,
             look: Some(Look::new(value, value, value)),
-            count: known_count(&fields, snapshot).map(markup::count),
+            count: counted(&fields, snapshot).map(markup::count),
             link: format!("{base}/jobs{}", fields.query()),
             current: filters.get("state") == Some(value),
         }
@@ -244,7 +217,7 @@ fn tabs(filters: &Fields, snapshot: &Snapshot, base: &str) -> Vec<Tab> {
         Tab {
             name: "Retrying",
             look: Some(Look::new("retrying", "retrying", "retrying")),
-            count: known_count(&retrying, snapshot).map(markup::count),
+            count: counted(&retrying, snapshot).map(markup::count),
             link: format!("{base}/jobs{}", retrying.query()),
             current: filters.get("retrying") == Some("true"),
         },

@@ -167,6 +167,23 @@ async fn the_keyboard_alone_is_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_bar_counts_all_that_match_once_a_row_is_selected() {
+    let site = Site::open().await;
+    site.enqueue("mail", 60).await;
+    let url = site.url("/jobs?kind=email:send");
+    blocking(move || {
+        let browser = Browser::start();
+        browser.open(&url);
+        browser.press("jx");
+        browser.until(
+            "the number of all jobs",
+            "return document.querySelector('[data-count-all]')?.textContent === 'Select all 60 that match…'",
+        );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_scripts_pages_can_be_read_and_forms_work() {
     let site = Site::open().await;
     site.enqueue("mail", 3).await;

@@ -307,6 +307,26 @@ async fn an_action_on_all_matching_jobs_shows_what_it_would_do_first() {
 }
 
 #[tokio::test]
+async fn a_page_says_how_many_jobs_match_before_anything_is_done_to_all_of_them() {
+    let site = Site::open().await;
+    site.enqueue("mail", 60).await;
+    let mut visitor = site.visitor();
+    let counted = visitor.get("/jobs?state=ready&queue=mail").await.text();
+    assert!(counted.contains("Select all 60 that match…"), "{counted}");
+    // No counter knows the jobs of a kind.
+    let bounded = visitor.get("/jobs?kind=email:send").await.text();
+    let expected = "Select all that match, at least 50…";
+    assert!(bounded.contains(expected), "{bounded}");
+    let all = visitor.get("/jobs/all?kind=email:send").await.text();
+    assert!(all.contains("<b>60 jobs</b> match now"), "{all}");
+    let unfiltered = visitor.get("/jobs").await.text();
+    assert!(unfiltered.contains("Add a filter to change all jobs"));
+    assert!(!unfiltered.contains("/jobs/all"), "{unfiltered}");
+    let refused = visitor.get("/jobs/all").await.text();
+    assert!(refused.contains("needs at least one condition"));
+}
+
+#[tokio::test]
 async fn payloads_of_all_matching_jobs_are_patched_after_a_look_at_the_difference() {
     let site = Site::open().await;
     site.enqueue("mail", 3).await;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use windlass_api::{ActionPreview, BulkActionAnswer};
 
 use super::filter;
+use super::matching::Matching;
 use super::selected::{PATCH, VERBS, Verb, verb};
 use crate::failure::Failure;
 use crate::fields::Fields;
@@ -24,6 +25,8 @@ struct AllPage {
     fields: Fields,
     /// The conditions in words.
     conditions: Vec<(String, String)>,
+    /// How many jobs match, if a dry run can count them.
+    matching: Option<Matching>,
     /// What the action would do. `None` before the first look.
     preview: Option<Preview>,
     commands: Vec<String>,
@@ -31,7 +34,7 @@ struct AllPage {
 
 struct Preview {
     sentence: String,
-    matched: String,
+    matching: Matching,
     /// The first jobs: id, kind, queue, and what changes or why not.
     samples: Vec<(String, String, String, String)>,
 }
@@ -74,7 +77,12 @@ async fn page(
     let conditions = filters
         .pairs()
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let matching = match &preview {
+        Some(preview) => Some(preview.matching),
+        None => Matching::count(visit, filters).await,
+    };
     visit.page(&AllPage {
+        matching,
         verbs: VERBS,
         chosen: chosen.name,
         conditions: conditions.collect(),
@@ -126,8 +134,7 @@ pub(super) async fn preview(submit: Submit) -> PageResult {
         .visit
         .send(Method::POST, "/api/v1/bulk-actions", &body)
         .await?;
-    let at_least = if preview.complete { "" } else { "at least " };
-    let matched = format!("{at_least}{} jobs", show::grouped(preview.matched));
+    let matching = Matching::previewed(&preview);
     let samples = preview.samples.iter().map(|job| {
         let id = job.id.to_string();
         let diff = preview.diff.iter().find(|diff| diff.job_id == job.id);
@@ -148,9 +155,9 @@ pub(super) async fn preview(submit: Submit) -> PageResult {
         (id, job.kind.to_string(), job.queue.to_string(), what)
     });
     let shown = Preview {
-        sentence: format!("{} {matched}?", verb.ask),
+        sentence: format!("{} {}?", verb.ask, matching.jobs()),
         samples: samples.collect(),
-        matched,
+        matching,
     };
     page(&submit.visit, &filters, verb, &submit.fields, Some(shown)).await
 }

@@ -32,6 +32,13 @@ pub(super) struct Verb {
     pub(super) bad: bool,
 }
 
+impl Verb {
+    /// The verb alone, without the jobs that it changes.
+    pub(super) fn name_in_words(self) -> &'static str {
+        self.ask.trim_end_matches(" of")
+    }
+}
+
 /// All verbs, in the order of the buttons.
 pub(super) const VERBS: [Verb; 8] = [
     Verb {
