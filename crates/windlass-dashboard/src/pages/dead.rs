@@ -88,6 +88,8 @@ struct CauseRow {
     jobs: String,
     exact: String,
     share: String,
+    /// How often the cause failed lately.
+    recent: String,
     spark: Markup,
     is_open: bool,
     open_link: String,
@@ -199,7 +201,6 @@ fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> C
     let open = visit.query().get("open") == Some(key.as_str())
         || visit.query().get("fingerprint") == Some(group.fingerprint.to_string().as_str());
     let hours: Vec<u64> = group.hours.clone();
-    let total: u64 = hours.iter().sum();
     // One that stopped itself does not keep anyone from another try.
     let replay = replays.iter().find(|replay| {
         matches!(replay.state, ActionState::Running | ActionState::Paused)
@@ -224,18 +225,39 @@ fn cause(visit: &Visit, group: FailureGroup, dead: u64, replays: &[Replay]) -> C
         jobs: show::count(group.dead),
         exact: show::grouped(group.dead),
         share: match dead {
+            _ if group.dead == 0 => String::new(),
             0 => String::new(),
             _ => share_text(group.dead as f64 / dead as f64),
         },
-        spark: hour_bars(
-            &hours,
-            &format!("{total} failures in the last 24 hours, by hour"),
-        ),
+        recent: recent(&hours),
+        spark: hour_bars(&hours, &recent(&hours)),
         is_open: open,
         open_link: with(visit, "open", if open { "" } else { &key }),
         query: group_query(&group),
         replay: replay.map(|replay| replay.id.to_string()),
         group,
+    }
+}
+
+/// The failures of the last 24 hours in words. The last of `hours` is the current one.
+fn recent(hours: &[u64]) -> String {
+    let (total, this_hour) = (
+        hours.iter().sum(),
+        hours.last().copied().unwrap_or_default(),
+    );
+    let failures = |count: u64| match count {
+        1 => "1 failure".to_owned(),
+        _ => format!("{} failures", show::count(count)),
+    };
+    match (total, this_hour) {
+        (0, _) => "no failure in the last 24 h".to_owned(),
+        (_, 0) => format!("{} in the last 24 h, none this hour", failures(total)),
+        _ if total == this_hour => format!("{} this hour", failures(this_hour)),
+        _ => format!(
+            "{} this hour, {} in the last 24 h",
+            failures(this_hour),
+            show::count(total)
+        ),
     }
 }
 
@@ -482,6 +504,21 @@ mod tests {
         );
         let payload = Fields::parse("payload_path=/a&payload_value=1");
         assert_eq!(flags(&payload), " --payload /a=1");
+    }
+
+    #[test]
+    fn recent_failures_are_counted_for_this_hour_and_the_day() {
+        for (hours, words) in [
+            (vec![0, 0, 0], "no failure in the last 24 h"),
+            (vec![1, 0, 0], "1 failure in the last 24 h, none this hour"),
+            (vec![0, 0, 312], "312 failures this hour"),
+            (
+                vec![900, 100, 1],
+                "1 failure this hour, 1,001 in the last 24 h",
+            ),
+        ] {
+            assert_eq!(recent(&hours), words);
+        }
     }
 
     #[test]

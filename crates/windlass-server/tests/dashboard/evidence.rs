@@ -71,6 +71,17 @@ async fn a_job_shows_what_happened_what_follows_and_why_it_waits() {
 }
 
 #[tokio::test]
+async fn a_cause_says_how_often_it_failed_lately() {
+    let site = Site::open().await;
+    dead_jobs(&site, 3).await;
+    let text = page(&mut site.visitor(), "/dead").await;
+    // The test may run across the end of an hour.
+    let this_hour = text.contains("<span>3 failures this hour</span>");
+    let last_hour = text.contains("<span>3 failures in the last 24 h, none this hour</span>");
+    assert!(this_hour || last_hour, "{text}");
+}
+
+#[tokio::test]
 async fn forms_of_a_job_run_edit_copy_cancel_and_revive_it() {
     let site = Site::open().await;
     let id = retrying_job(&site).await;

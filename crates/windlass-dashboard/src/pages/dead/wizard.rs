@@ -316,11 +316,10 @@ fn warning(group: &FailureGroup, now: Timestamp) -> Option<String> {
     if age > STILL_SEEN {
         return None;
     }
-    let this_hour = group.hours.last().copied().unwrap_or_default();
     Some(format!(
-        "The cause is still there: the last job failed with it {} ago, {} in this hour. The canary would probably stop this replay.",
+        "The cause is still there: {}, the last one {} ago. The canary would probably stop this replay.",
+        super::recent(&group.hours),
         show::roughly(age),
-        show::count(this_hour)
     ))
 }
 
