@@ -4,12 +4,13 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 use windlass_testkit::client;
 
 use crate::support::{Server, command};
+use crate::workers::eventually;
 
 /// The commands of a page, as its buttons copy them.
 fn commands(server: &Server, path: &str) -> Vec<String> {
@@ -46,9 +47,8 @@ fn unescaped(text: &str) -> String {
     })
 }
 
-/// Runs a command in a shell that finds `windlass` and the server. Returns its output and its
-/// errors.
-fn shell(server: &Server, folder: &Path, script: &str) -> (String, String) {
+/// A shell that finds `windlass` and the server.
+fn bash(server: &Server, folder: &Path, script: &str) -> Command {
     let binary = folder.join("windlass");
     if !binary.exists() {
         symlink(env!("CARGO_BIN_EXE_windlass"), &binary).expect("a link");
@@ -60,41 +60,63 @@ fn shell(server: &Server, folder: &Path, script: &str) -> (String, String) {
     for (name, _) in removed {
         bash.env_remove(name);
     }
-    let done = bash
-        .args(["-c", script])
+    bash.args(["-c", script])
         .env("PATH", format!("{}:{path}", folder.display()))
         .env("WINDLASS_URL", &server.url)
         .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()
-        .expect("bash starts");
+        .stdin(Stdio::null());
+    bash
+}
+
+/// Runs a command in such a shell. Returns its output and its errors.
+fn shell(server: &Server, folder: &Path, script: &str) -> (String, String) {
+    let done = bash(server, folder, script).output().expect("bash starts");
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     (text(&done.stdout), text(&done.stderr))
 }
 
+/// A process that ends with its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
-fn the_commands_of_the_first_page_create_a_job_and_take_it() {
+fn the_commands_of_the_first_page_create_jobs_and_take_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::start(&folder.path().join("data"), &[]);
     let steps = commands(&server, "/");
-    assert!(steps.len() >= 4, "{steps:?}");
-    let mut exports = String::new();
+    let is_export = |step: &String| step.starts_with("export ");
+    let (exports, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_export);
+    let exports = format!("unset WINDLASS_URL; {}\n", exports.join("\n"));
+    let is_worker = |step: &String| step.starts_with("windlass worker run");
+    let (worker, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_worker);
+    assert_eq!((worker.len(), steps.len()), (1, 4), "{worker:?} {steps:?}");
     for step in &steps {
-        if step.starts_with("export ") {
-            exports = format!("unset WINDLASS_URL; {step}\n");
-            continue;
-        }
         let (output, errors) = shell(&server, folder.path(), &format!("{exports}{step}"));
         let is_refused = output.contains("\"status\":4") || errors.contains("error");
         assert!(!is_refused, "{step}\n{output}{errors}");
     }
     let of = |filter: &str| server.get(&format!("/api/v1/jobs?{filter}"))["data"].clone();
+    assert_eq!(of("kind=http").as_array().map(Vec::len), Some(1));
     let in_mail = of("queue=mail");
     assert_eq!(in_mail.as_array().map(Vec::len), Some(2), "{in_mail}");
-    let taken = in_mail.as_array().into_iter().flatten();
-    let taken = taken.filter(|job| job["attempt"] == 1).count();
-    assert_eq!(taken, 1, "one of them was claimed: {in_mail}");
-    assert_eq!(of("kind=http").as_array().map(Vec::len), Some(1));
+    let attempted = || {
+        let jobs = of("queue=mail");
+        let jobs = jobs.as_array().into_iter().flatten();
+        jobs.filter(|job| job["attempt"] != 0).count()
+    };
+    assert_eq!(attempted(), 1, "curl claimed one of them: {in_mail}");
+    let script = format!("{exports}exec {}", worker[0]);
+    let worker = bash(&server, folder.path(), &script)
+        .stdout(Stdio::null())
+        .spawn();
+    let _worker = Killed(worker.expect("bash starts"));
+    eventually("the worker takes the other one", || attempted() == 2);
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl Drop for Worker {
     clippy::disallowed_methods,
     reason = "real processes are waited for in real time"
 )]
-fn eventually(what: &str, mut look: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut look: impl FnMut() -> bool) {
     let start = Instant::now();
     while !look() {
         assert!(start.elapsed() < PATIENCE, "{what}");

@@ -19,6 +19,7 @@ struct EmptyPage {
     exports: Option<String>,
     enqueue: &'static str,
     enqueue_curl: String,
+    work: &'static str,
     claim_curl: String,
     call_url: &'static str,
 }
@@ -55,6 +56,7 @@ pub(super) fn page(visit: &Visit, frame: Frame) -> PageResult {
             "jobs",
             r#"{"kind": "email:send", "payload": {"to": "ann@example.org"}, "queue": "mail"}"#,
         ),
+        work: "windlass worker run flaky --queue mail",
         claim_curl: post("claim", r#"{"queue": "mail", "lease": "10s"}"#),
         call_url: r#"windlass enqueue --http-url https://example.com/hook --http-body '{"id": 17}'"#,
         frame,
