@@ -399,6 +399,7 @@ mod tests {
             "/all-queues/17-18/resume",
             "/actions/replays/0199/resume",
             "/jobs/0199/1773709964000000/uncancel",
+            "/jobs/selected/0199.1773709964000000~019a.1773709964000000/uncancel",
         ] {
             assert!(is_inverse(path), "{path}");
         }

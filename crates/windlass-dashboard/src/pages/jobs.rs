@@ -4,6 +4,7 @@ mod all;
 mod filter;
 mod matching;
 mod selected;
+mod uncancel;
 
 use askama::Template;
 use axum::Router;
@@ -29,6 +30,10 @@ pub(super) fn routes() -> Router<Site> {
         .route("/jobs", page(list))
         .route("/jobs/selected", action(selected::confirm))
         .route("/jobs/selected/apply", action(selected::apply))
+        .route(
+            "/jobs/selected/{waits}/uncancel",
+            action(uncancel::uncancel),
+        )
         .route("/jobs/all", page(all::form).merge(action(all::preview)))
         .route("/jobs/all/apply", action(all::apply))
         .route("/jobs/export", page(export))

@@ -1,9 +1,9 @@
 //! Changes that someone takes back, and changes that a person may not make.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_server::access::Scope;
 
-use crate::support::Site;
+use crate::support::{Site, Visitor};
 
 #[tokio::test]
 async fn a_cancelled_job_waits_again_until_its_old_time() {
@@ -30,6 +30,66 @@ async fn a_cancelled_job_waits_again_until_its_old_time() {
         (&json!("scheduled"), &created["run_at"]),
         "{job}"
     );
+}
+
+/// Cancels jobs that were selected in the list, and returns the list that is shown then.
+async fn cancel_selected(visitor: &mut Visitor, ids: &[String]) -> String {
+    visitor.get("/jobs").await;
+    let mut fields = vec![("action", "cancel"), ("from", "/jobs?queue=mail")];
+    fields.extend(ids.iter().map(|id| ("id", id.as_str())));
+    let done = visitor.post("/jobs/selected/apply", &fields).await;
+    assert_eq!(done.header("location"), Some("/jobs?queue=mail"));
+    visitor.get("/jobs?queue=mail").await.text()
+}
+
+#[tokio::test]
+async fn selected_jobs_that_were_cancelled_wait_again_until_their_old_times() {
+    let site = Site::open().await;
+    let mut created = Vec::new();
+    for delay in ["2h", "3h", "4h"] {
+        let job = json!({"kind": "email:send", "queue": "mail", "delay": delay});
+        created.push(site.api("POST", "/api/v1/jobs", &job).await.json);
+    }
+    let id = |job: &Value| job["id"].as_str().expect("an id").to_owned();
+    let ids: Vec<String> = created.iter().map(id).collect();
+    let path = format!("/api/v1/jobs/{}/cancel", ids[2]);
+    site.api("POST", &path, &json!({})).await;
+    let mut visitor = site.visitor();
+    let shown = cancel_selected(&mut visitor, &ids[..2]).await;
+    assert!(shown.contains("Cancelled 2 jobs."), "{shown}");
+    let (before, _) = shown.split_once("\" data-undo>").expect("an undo");
+    let (_, undo) = before.rsplit_once("action=\"").expect("a form");
+    visitor.post(undo, &[("from", "/jobs?queue=mail")]).await;
+    let shown = visitor.get("/jobs?queue=mail").await.text();
+    assert!(shown.contains("2 jobs wait again."), "{shown}");
+    for (index, state) in ["scheduled", "scheduled", "cancelled"].iter().enumerate() {
+        let path = format!("/api/v1/jobs/{}", ids[index]);
+        let job = site.api("GET", &path, &json!({})).await.json;
+        assert_eq!(job["state"], *state, "{job}");
+        if *state == "scheduled" {
+            assert_eq!(job["run_at"], created[index]["run_at"]);
+        }
+    }
+    let again = visitor.post(undo, &[("from", "/jobs")]).await;
+    assert_eq!(again.header("location"), Some("/jobs"));
+    let shown = visitor.get("/jobs").await.text();
+    assert!(shown.contains("0 of 2 jobs wait again"), "{shown}");
+}
+
+#[tokio::test]
+async fn selected_jobs_of_which_one_ran_offer_no_undo() {
+    let site = Site::open().await;
+    site.enqueue("mail", 2).await;
+    let claim = json!({"queue": "mail", "limit": 1});
+    site.api("POST", "/api/v1/claim", &claim).await;
+    let listed = site.api("GET", "/api/v1/jobs", &json!({})).await.json;
+    let ids: Vec<String> = (0..2)
+        .map(|index| listed["data"][index]["id"].as_str().expect("an id"))
+        .map(str::to_owned)
+        .collect();
+    let shown = cancel_selected(&mut site.visitor(), &ids).await;
+    assert!(shown.contains("Cancelled 2 jobs."), "{shown}");
+    assert!(!shown.contains("data-undo"), "{shown}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use axum::http::Method;
 use serde_json::{Value, json};
 use windlass_core::JobId;
 
+use super::uncancel::Waits;
 use crate::failure::Failure;
 use crate::fields::escaped;
 use crate::frame::{Frame, Section};
@@ -201,25 +202,24 @@ pub(super) async fn apply(submit: Submit) -> PageResult {
         None => "",
     };
     let mut failures: Vec<Failure> = Vec::new();
+    let mut waits = Waits::default();
     for id in &ids {
+        if verb.name == "cancel" {
+            waits.note(&submit.visit, id).await;
+        }
         if let Err(failure) = change(&submit.visit, verb, id, value).await {
             failures.push(failure);
         }
     }
-    let from = submit
-        .fields
-        .get("back")
-        .or(submit.fields.get("from"))
-        .unwrap_or("/jobs");
-    let from = if from.starts_with("/jobs") {
-        from
-    } else {
-        "/jobs"
-    };
+    let from = list_of(submit.fields.get("back").or(submit.fields.get("from")));
     Ok(match failures.first() {
-        None => submit
-            .visit
-            .done(from, &format!("{} {}.", verb.done, jobs(ids.len()))),
+        None => {
+            let message = format!("{} {}.", verb.done, jobs(ids.len()));
+            match waits.undo(ids.len()) {
+                Some(undo) => submit.visit.undoable(from, &undo, &message),
+                None => submit.visit.done(from, &message),
+            }
+        }
         Some(first) => {
             let changed = ids.len() - failures.len();
             let mut all = first.clone();
@@ -232,6 +232,12 @@ pub(super) async fn apply(submit: Submit) -> PageResult {
             submit.visit.failed(from, &all)
         }
     })
+}
+
+/// The list of jobs to return to.
+pub(super) fn list_of(from: Option<&str>) -> &str {
+    from.filter(|from| from.starts_with("/jobs"))
+        .unwrap_or("/jobs")
 }
 
 async fn change(visit: &Visit, verb: Verb, id: &str, value: &str) -> Result<(), Failure> {
