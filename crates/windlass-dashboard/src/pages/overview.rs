@@ -286,9 +286,9 @@ fn figures(snapshot: &Arc<Snapshot>, series: &Series, range: Range) -> Vec<Figur
         .sum();
     let running = snapshot.total(|counts| counts.running);
     let totals = &series.statistics.totals;
-    let plus = |count: u64| match count {
-        0 => format!("none in the last {}", range.words),
-        _ => format!("+{} in {}", show::count(count), range.label()),
+    let lately = |count: u64, what: &str| match count {
+        0 => format!("none {what} in {}", range.label()),
+        _ => format!("{} {what} in {}", show::count(count), range.label()),
     };
     let oldest = snapshot
         .queues
@@ -359,7 +359,7 @@ fn figures(snapshot: &Arc<Snapshot>, series: &Series, range: Range) -> Vec<Figur
             "Retrying",
             Some(("retrying", "retrying")),
             snapshot.total(|counts| counts.retrying),
-            plus(totals.retried),
+            lately(totals.retried, "failed"),
             "/jobs?retrying=true",
             flow(
                 |bucket| bucket.retried,
@@ -371,7 +371,7 @@ fn figures(snapshot: &Arc<Snapshot>, series: &Series, range: Range) -> Vec<Figur
             "Dead",
             Some(("dead", "dead")),
             snapshot.total(|counts| counts.dead),
-            plus(totals.dead),
+            lately(totals.dead, "died"),
             "/dead",
             flow(|bucket| bucket.dead, "dead", "Jobs that died"),
         ),

@@ -209,7 +209,8 @@ fn figures(queue: &Queue, series: &Series, range: Range) -> Vec<Figure> {
             &format!("{what}, last {}", range.words),
         ),
     };
-    let plus = |count: u64| format!("+{} in {}", show::count(count), range.label());
+    let lately =
+        |count: u64, what: &str| format!("{} {what} in {}", show::count(count), range.label());
     vec![
         figure(
             "Ready",
@@ -224,7 +225,7 @@ fn figures(queue: &Queue, series: &Series, range: Range) -> Vec<Figure> {
             "Retrying",
             ("retrying", "retrying"),
             counts.retrying,
-            plus(totals.retried),
+            lately(totals.retried, "failed"),
             format!("/jobs?retrying=true&queue={name}"),
             series.counts(|bucket| bucket.retried),
             "Attempts that failed and wait for a retry",
@@ -237,11 +238,7 @@ fn figures(queue: &Queue, series: &Series, range: Range) -> Vec<Figure> {
                 "Running",
                 ("running", "running"),
                 counts.running,
-                format!(
-                    "{} started in {}",
-                    show::count(totals.started.fresh + totals.started.retry),
-                    range.label()
-                ),
+                lately(totals.started.fresh + totals.started.retry, "started"),
                 format!("/jobs?state=running&queue={name}"),
                 series.counts(|bucket| bucket.started.fresh + bucket.started.retry),
                 "Attempts started",
@@ -260,7 +257,7 @@ fn figures(queue: &Queue, series: &Series, range: Range) -> Vec<Figure> {
             "Succeeded",
             ("succeeded", "succeeded"),
             counts.succeeded,
-            plus(crate::series::successes(totals)),
+            lately(crate::series::successes(totals), "succeeded"),
             format!("/jobs?state=succeeded&queue={name}"),
             series.counts(crate::series::successes),
             "Attempts that succeeded",
@@ -269,7 +266,7 @@ fn figures(queue: &Queue, series: &Series, range: Range) -> Vec<Figure> {
             "Dead",
             ("dead", "dead"),
             counts.dead,
-            plus(totals.dead),
+            lately(totals.dead, "died"),
             format!("/dead?queue={name}"),
             series.counts(|bucket| bucket.dead),
             "Jobs that died",

@@ -52,7 +52,7 @@ async fn a_job_shows_what_happened_what_follows_and_why_it_waits() {
         "cannot send",
         "connection refused",
         "dialling",
-        "2 more attempts follow it",
+        "2 more follow attempt 2; if all fail",
         "Rest of the plan",
         "class=\"jit\"",
         "&#34;n&#34;: 1.5",

@@ -141,6 +141,28 @@ async fn the_table_of_queues_draws_the_depth_of_each() {
     assert_eq!(page.matches("<title>Jobs that wait or run").count(), 2);
 }
 
+#[tokio::test]
+async fn only_a_limit_that_is_set_has_a_bar() {
+    let site = Site::open().await;
+    site.enqueue("mail", 3).await;
+    let mut visitor = site.visitor();
+    let page = visitor.get("/queues/mail").await.text();
+    assert!(page.contains("3, no limit"), "{page}");
+    let bars = |page: &str| page.matches("class=\"bar\"").count();
+    assert_eq!(
+        bars(&page),
+        1,
+        "only retries have a limit by default: {page}"
+    );
+    let settings = json!({"max_depth": 10});
+    let path = "/api/v1/queues/mail/settings";
+    let saved = site.api("PUT", path, &settings).await;
+    assert_eq!(saved.status, 200, "{saved:?}");
+    let page = visitor.get("/queues/mail").await.text();
+    assert!(page.contains("<title>3 of 10</title>"), "{page}");
+    assert_eq!(bars(&page), 2, "{page}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_keeps_its_order_while_its_figures_change() {
     let site = Site::open().await;

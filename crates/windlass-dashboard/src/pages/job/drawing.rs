@@ -159,7 +159,7 @@ impl Facts<'_> {
         let rows = timeline.lanes.iter().zip(shown).map(|(lane, planned)| {
             let label = self.due(planned.attempt);
             let delay = match planned.earliest_at == planned.latest_at {
-                true => "drawn".to_owned(),
+                true => "fixed".to_owned(),
                 false => {
                     let spread = planned.latest_at.since(planned.earliest_at) / 2;
                     format!("±\u{a0}{}", show::duration(spread))

@@ -31,20 +31,30 @@ impl Next {
     }
 }
 
-/// The last failed attempts as a clause: `5 attempts failed: connection refused`.
+/// The last failed attempts as a sentence: `5 attempts failed: connection refused.`
 fn failures(job: &Job) -> Markup {
     let failed = match job.failures {
         1 => "1 attempt failed".to_owned(),
         count => format!("{count} attempts failed"),
     };
     match &job.last_error {
-        Some(error) => Markup(format!("{failed}: {}", strong(&show::clipped(error, 90)))),
-        None => Markup(failed),
+        Some(error) => Markup(format!("{failed}: {}", ending(error))),
+        None => Markup(format!("{failed}.")),
     }
 }
 
-/// What follows if the next attempts fail too.
-fn rest(why: &Why, zone: &Zone, now: Timestamp) -> String {
+/// An error at the end of a sentence, which it ends unless it does so itself.
+fn ending(error: &str) -> String {
+    let shown = show::clipped(error, 90);
+    let stop = match shown.ends_with(['…', '.', '!', '?']) {
+        true => "",
+        false => ".",
+    };
+    format!("{}{stop}", strong(&shown))
+}
+
+/// What follows if `attempt`, the next one, fails too.
+fn rest(attempt: u32, why: &Why, zone: &Zone, now: Timestamp) -> String {
     let Some(plan) = &why.plan else {
         return String::new();
     };
@@ -57,9 +67,9 @@ fn rest(why: &Why, zone: &Zone, now: Timestamp) -> String {
         (earliest, latest) => format!("between {earliest} and {latest}"),
     };
     match more {
-        0 => "This is the last attempt: if it fails, the job is dead.".to_owned(),
-        1 => format!("One more attempt follows it; if both fail, the job is dead {when}."),
-        _ => format!("{more} more attempts follow it; if all fail, the job is dead {when}."),
+        0 => format!("Attempt {attempt} is the last: if it fails, the job is dead."),
+        1 => format!("One more follows attempt {attempt}; if both fail, the job is dead {when}."),
+        _ => format!("{more} more follow attempt {attempt}; if all fail, the job is dead {when}."),
     }
 }
 
@@ -80,10 +90,10 @@ fn waiting(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
         _ => format!("attempt {attempt}"),
     };
     let due = job.run_at.unwrap_or(now);
-    let rest = escaped(&rest(why, zone, now));
+    let rest = escaped(&rest(attempt, why, zone, now));
     let sentence = match job.failures {
         0 => Markup(format!("It has not failed yet. {rest}")),
-        _ => Markup(format!("{}. {rest}", failures(job))),
+        _ => Markup(format!("{} {rest}", failures(job))),
     };
     if due > now {
         return Next {
@@ -114,7 +124,7 @@ fn running(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
     };
     let mut sentence = format!("{} runs it. {follows}", strong(&show::visible(worker)));
     if job.failures > 0 {
-        sentence = format!("{}. {sentence}", failures(job));
+        sentence = format!("{} {sentence}", failures(job));
     }
     if let Some(until) = job.lease_until {
         sentence.push_str(&format!(
@@ -158,10 +168,7 @@ fn dead(job: &Job, why: &Why, zone: &Zone, now: Timestamp) -> Next {
         None => String::new(),
     };
     if let Some(error) = &job.last_error {
-        sentence.push_str(&format!(
-            " The last error is {}.",
-            strong(&show::clipped(error, 90))
-        ));
+        sentence.push_str(&format!(" The last error is {}", ending(error)));
     }
     match &why.revive {
         Some(revive) if revive.allowed => sentence.push_str(&format!(

@@ -19,7 +19,7 @@ use crate::visit::{Submit, Visit};
 /// The retry policy of a queue in words.
 pub(super) fn policy_in_words(queue: &Queue) -> String {
     let Some(retry) = &queue.settings.retry else {
-        return "that of the kind or the server".to_owned();
+        return "not set: the default of the kind or of the server".to_owned();
     };
     match serde_json::to_value(retry) {
         Ok(policy) if policy.is_object() => RetryPolicy::from_json(&policy)

@@ -66,8 +66,8 @@ pub(super) fn ratio_of(queue: &Queue) -> Option<f64> {
 /// The allowed share in words.
 pub(super) fn ratio_in_words(queue: &Queue) -> String {
     match ratio_of(queue) {
-        Some(ratio) => format!("set {}", show::percent(Some(ratio)).replace(".0", "")),
-        None => "no share set".to_owned(),
+        Some(ratio) => format!("{} allowed", show::percent(Some(ratio)).replace(".0", "")),
+        None => "no limit".to_owned(),
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn share_chart(series: &Series, zone: &Zone, queue: &Queue, range: Ra
     draw::areas(&chart, &layers)
 }
 
-/// A limit with its use.
+/// A limit with its use. Without a limit, it has no bar: an empty one would look unused.
 pub(super) struct Gauge {
     pub(super) name: &'static str,
     pub(super) bar: Markup,
@@ -132,10 +132,12 @@ pub(super) struct Gauge {
 }
 
 fn gauge(name: &'static str, used: f64, limit: Option<f64>, colour: &str, text: String) -> Gauge {
-    let share = limit.map_or(0.0, |limit| used / limit.max(f64::MIN_POSITIVE));
+    let share = limit.map(|limit| used / limit.max(f64::MIN_POSITIVE));
     Gauge {
         name,
-        bar: draw::bar("bar", share, colour, &text),
+        bar: share.map_or_else(Markup::default, |share| {
+            draw::bar("bar", share, colour, &text)
+        }),
         text,
     }
 }
