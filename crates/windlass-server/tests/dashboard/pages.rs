@@ -319,6 +319,9 @@ async fn a_page_says_how_many_jobs_match_before_anything_is_done_to_all_of_them(
     assert!(bounded.contains(expected), "{bounded}");
     let all = visitor.get("/jobs/all?kind=email:send").await.text();
     assert!(all.contains("<b>60 jobs</b> match now"), "{all}");
+    let dead = visitor.get("/jobs/all?state=dead").await.text();
+    let usual = r#"value="revive" checked"#;
+    assert!(dead.contains(usual) && !all.contains(usual), "{dead}");
     let unfiltered = visitor.get("/jobs").await.text();
     assert!(unfiltered.contains("Add a filter to change all jobs"));
     assert!(!unfiltered.contains("/jobs/all"), "{unfiltered}");

@@ -49,7 +49,11 @@ fn conditions(fields: &Fields) -> Fields {
 
 pub(super) async fn form(visit: Visit) -> PageResult {
     let filters = filter::of(visit.query());
-    page(&visit, &filters, VERBS[0], &Fields::default(), None).await
+    let usual = match filters.get("state") {
+        Some("dead" | "cancelled") => verb("revive")?,
+        _ => VERBS[0],
+    };
+    page(&visit, &filters, usual, &Fields::default(), None).await
 }
 
 async fn page(
