@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use windlass_testkit::browser::Browser;
+use windlass_testkit::client::PATIENCE;
 
 use crate::support::{Site, blocking};
 
@@ -26,6 +27,19 @@ async fn live_figures_move_nothing_on_the_page() {
     let failed = json!({"outcome": "failed", "error": "template missing", "unrecoverable": true});
     site.settle_all("mail", &failed).await;
     site.enqueue("mail", 70).await;
+    // The first statistics, at most 10 s after the start, add a sentence to the page of the queue.
+    let mut visitor = site.visitor();
+    let complete = async {
+        while !visitor
+            .get("/queues/mail")
+            .await
+            .text()
+            .contains("start within")
+        {}
+    };
+    tokio::time::timeout(PATIENCE, complete)
+        .await
+        .expect("the statistics arrive in time");
     let pages = [
         "/",
         "/jobs?state=ready",
