@@ -270,6 +270,50 @@ mod tests {
     }
 
     #[test]
+    fn a_bulk_revival_revives_each_job_as_it_says() {
+        let payload_patch = PayloadPatch::new(serde_json::json!({"a": 1})).unwrap();
+        let bulk = BulkRevival {
+            keep_failures: true,
+            payload_patch: Some(payload_patch.clone()),
+            run_at: Some(at("2026-01-01T00:00:00Z")),
+            force: true,
+            changes: RevivalChanges {
+                priority: Some(7),
+                ..RevivalChanges::default()
+            },
+        };
+        let expected = Revival {
+            failures: FailureCount::Keep,
+            run_at: Some(at("2026-01-01T00:00:00Z")),
+            payload: None,
+            payload_patch: Some(payload_patch),
+            consent: Consent::MayRunTwice,
+            changes: bulk.changes.clone(),
+        };
+        assert_eq!(bulk.revival(), expected);
+        assert_eq!(BulkRevival::default().revival(), Revival::default());
+    }
+
+    #[test]
+    fn moves_and_new_priorities_are_edits() {
+        let queue: QueueName = "other".parse().unwrap();
+        let moved = BulkChange::Move {
+            queue: queue.clone(),
+        };
+        let edit = Edit {
+            queue: Some(queue),
+            ..Edit::default()
+        };
+        assert_eq!(moved.edit(), Some(edit));
+        let edit = Edit {
+            priority: Some(-3),
+            ..Edit::default()
+        };
+        assert_eq!(BulkChange::Reprioritise { priority: -3 }.edit(), Some(edit));
+        assert_eq!(BulkChange::Cancel.edit(), None);
+    }
+
+    #[test]
     fn a_filter_is_completed_and_checked() {
         let revive = BulkChange::Revive(BulkRevival::default());
         let all = Filter::default();

@@ -73,6 +73,8 @@ impl Job {
 mod tests {
     use super::*;
     use crate::NewJob;
+    use crate::job::{Lease, StateDetails};
+    use crate::retry::AttemptLimit;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -103,6 +105,20 @@ mod tests {
         assert_eq!(up.ran(at(HOUR + seconds(4)), jumped), seconds(10));
         let now = at(HOUR + seconds(10));
         assert_eq!(up.ran(at(HOUR + seconds(4)), now), seconds(6));
+    }
+
+    #[test]
+    fn a_lease_is_renewed_once_a_third_of_it_has_passed() {
+        let mut job = job();
+        assert!(!job.should_renew_lease(at(HOUR * 2)), "no attempt runs");
+        job.state_details = StateDetails::Running(Lease {
+            until: at(HOUR + seconds(30)),
+            effective_max: AttemptLimit::ONE,
+            policy: None,
+            cancel_requested: false,
+        });
+        assert!(!job.should_renew_lease(at(HOUR + seconds(10))));
+        assert!(job.should_renew_lease(at(HOUR + seconds(11))));
     }
 
     #[test]

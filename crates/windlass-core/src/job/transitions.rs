@@ -25,7 +25,7 @@ pub struct Conflict {
 }
 
 /// How a person runs a dead or cancelled job again.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Revival {
     /// What happens to the count of failures.
     pub failures: FailureCount,
@@ -71,7 +71,7 @@ pub enum FailureCount {
 }
 
 /// Changes to a waiting job. Fields that are not given keep their value.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Edit {
     /// The new payload.
     pub payload: Option<Payload>,
