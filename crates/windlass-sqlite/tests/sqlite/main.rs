@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod conformance;
+mod damage;
 mod durability;
 mod identity;
 mod migration;
