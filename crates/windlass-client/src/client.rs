@@ -1,5 +1,8 @@
 //! Sends requests to one server and repeats them where that is safe.
 
+mod builder;
+mod call;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +11,16 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use windlass_api::Problem;
 
 use crate::connection::{Connection, Origin, SendError, send_on};
 use crate::error::{Cause, Error};
+
+pub use builder::Builder;
+pub(crate) use call::Call;
+pub use call::Method;
 
 /// The wait before a request is repeated for the first time. Every further wait is twice as long.
 pub(crate) const BACKOFF: Duration = Duration::from_millis(100);
@@ -46,222 +51,9 @@ struct Shared {
     retries: u32,
 }
 
-/// Configures a [`Client`]. Created by [`Client::builder`].
-#[derive(Clone)]
-pub struct Builder {
-    url: String,
-    key: Option<String>,
-    roots: Vec<Vec<u8>>,
-    connect_timeout: Duration,
-    timeout: Duration,
-    answer_bytes_max: usize,
-    retries: u32,
-    idle_max: usize,
-}
-
-impl Builder {
-    /// Sets the API key, such as `wl_…`. A server without keys needs none.
-    #[must_use]
-    pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
-        self
-    }
-
-    /// Trusts these root certificates (PEM), in addition to those of the operating system. Can be
-    /// called several times.
-    #[must_use]
-    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.roots.push(pem.into());
-        self
-    }
-
-    /// Sets how long a connection attempt may take, including the TLS handshake. Default: 10 s.
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// Sets how long a request may take, until its response is complete. A request that waits for jobs
-    /// gets its waiting time in addition. Default: 100 s.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Sets the largest response that the client reads, in bytes. Default: 256 MiB.
-    #[must_use]
-    pub fn answer_bytes_max(mut self, bytes: usize) -> Self {
-        self.answer_bytes_max = bytes;
-        self
-    }
-
-    /// Sets how often the client repeats a failed request. Default: 2.
-    ///
-    /// The client repeats a request only if that is safe: the request was never sent, or a second one
-    /// changes nothing more. It repeats a request that creates something only with an
-    /// [idempotency key](Client::idempotency_key).
-    #[must_use]
-    pub fn retries(mut self, retries: u32) -> Self {
-        self.retries = retries;
-        self
-    }
-
-    /// Sets how many idle connections the client keeps for later requests. Default: 32.
-    #[must_use]
-    pub fn idle_connections_max(mut self, connections: usize) -> Self {
-        self.idle_max = connections;
-        self
-    }
-
-    /// Creates the client. It connects when it sends its first request.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] if the URL, the key or a root certificate is invalid.
-    pub fn build(self) -> Result<Client, Error> {
-        let origin = Origin::new(&self.url, &self.roots, self.connect_timeout, self.idle_max)?;
-        let authorization = self.key.map(|key| {
-            let mut value = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
-                let what = "the key".to_owned();
-                let rule = "must not contain control characters".to_owned();
-                Error::Invalid { what, rule }
-            })?;
-            value.set_sensitive(true);
-            Ok(value)
-        });
-        Ok(Client {
-            shared: Arc::new(Shared {
-                origin,
-                authorization: authorization.transpose()?,
-                timeout: self.timeout,
-                answer_bytes_max: self.answer_bytes_max,
-                retries: self.retries,
-            }),
-            idempotency_key: None,
-        })
-    }
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Builder({})", self.url)
-    }
-}
-
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Client({})", self.shared.origin.url)
-    }
-}
-
-/// The HTTP method of a request, for [`Client::call`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// Reads.
-    Get,
-    /// Creates something or performs an action.
-    Post,
-    /// Creates or replaces something.
-    Put,
-    /// Changes some fields of something.
-    Patch,
-    /// Deletes something.
-    Delete,
-}
-
-impl Method {
-    fn name(self) -> hyper::Method {
-        match self {
-            Method::Get => hyper::Method::GET,
-            Method::Post => hyper::Method::POST,
-            Method::Put => hyper::Method::PUT,
-            Method::Patch => hyper::Method::PATCH,
-            Method::Delete => hyper::Method::DELETE,
-        }
-    }
-}
-
-/// One request to the API.
-#[derive(Debug, Clone)]
-pub(crate) struct Call {
-    method: Method,
-    /// The path after the base URL, with its query.
-    path: String,
-    body: Bytes,
-    creates: bool,
-    repeatable: bool,
-    /// How long the server may wait before it responds, in addition to the timeout.
-    server_wait: Duration,
-}
-
-impl Call {
-    /// Creates a request to a path of the API. Escapes the parts of the path.
-    pub(crate) fn new(method: Method, parts: &[&str]) -> Self {
-        let parts = parts.iter().map(|part| format!("/{}", escaped(part)));
-        Call::raw(method, format!("/api/v1{}", parts.collect::<String>()))
-    }
-
-    pub(crate) fn raw(method: Method, path: String) -> Self {
-        Call {
-            method,
-            path,
-            body: Bytes::new(),
-            creates: false,
-            repeatable: matches!(method, Method::Get | Method::Put | Method::Delete),
-            server_wait: Duration::ZERO,
-        }
-    }
-
-    pub(crate) fn body(mut self, body: &(impl Serialize + ?Sized)) -> Result<Self, Error> {
-        let written = serde_json::to_vec(body).map_err(|error| Error::Invalid {
-            what: "the body".to_owned(),
-            rule: format!("must be JSON: {error}"),
-        })?;
-        self.body = written.into();
-        Ok(self)
-    }
-
-    /// Adds every field that is not null as a query parameter.
-    pub(crate) fn query(mut self, params: &impl Serialize) -> Self {
-        let Ok(Value::Object(fields)) = serde_json::to_value(params) else {
-            return self;
-        };
-        for (name, value) in fields {
-            match value {
-                Value::Null => {}
-                Value::String(text) => self = self.param(&name, &text),
-                other => self = self.param(&name, &other.to_string()),
-            }
-        }
-        self
-    }
-
-    pub(crate) fn param(mut self, name: &str, value: &str) -> Self {
-        let mark = if self.path.contains('?') { '&' } else { '?' };
-        self.path.push(mark);
-        self.path.push_str(&escaped(name));
-        self.path.push('=');
-        self.path.push_str(&escaped(value));
-        self
-    }
-
-    /// Marks a request that creates something. It carries the client's idempotency key, if set.
-    pub(crate) fn creates(mut self) -> Self {
-        self.creates = true;
-        self
-    }
-
-    /// Marks a request that the client may repeat, because a second one changes nothing more.
-    pub(crate) fn repeatable(mut self) -> Self {
-        self.repeatable = true;
-        self
-    }
-
-    pub(crate) fn server_wait(mut self, wait: Duration) -> Self {
-        self.server_wait = wait;
-        self
     }
 }
 
@@ -308,22 +100,6 @@ impl Client {
         let origin = &self.shared.origin;
         let scheme = origin.url.split(':').next().unwrap_or_default();
         format!("{scheme}://{}", origin.authority)
-    }
-
-    /// Returns a builder for a client of the server at this URL, such as `https://jobs.example.com`.
-    ///
-    /// If the URL has a path, the client puts it in front of every path of the API.
-    pub fn builder(url: &str) -> Builder {
-        Builder {
-            url: url.to_owned(),
-            key: None,
-            roots: Vec::new(),
-            connect_timeout: Duration::from_secs(10),
-            timeout: Duration::from_secs(100),
-            answer_bytes_max: 256 * 1024 * 1024,
-            retries: 2,
-            idle_max: 32,
-        }
     }
 
     /// Returns a client that sends this `Idempotency-Key` with requests that create something.
@@ -559,55 +335,5 @@ impl Client {
     pub(crate) fn broken(&self, cause: Cause) -> Error {
         let url = self.shared.origin.url.clone();
         Error::Broken { url, cause }
-    }
-}
-
-/// All characters except letters, digits and these four: others can have a meaning in a URL.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
-
-fn escaped(text: &str) -> String {
-    utf8_percent_encode(text, ESCAPED).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn names_and_parameters_are_escaped() {
-        let call = Call::new(Method::Get, &["keys", "a/../b?c#d é%"]);
-        assert_eq!(call.path, "/api/v1/keys/a%2F..%2Fb%3Fc%23d%20%C3%A9%25");
-        let call = call.query(&json!({"a": null, "b": "x&y", "c": 5, "d": true}));
-        let query = call.path.split_once('?').unwrap().1;
-        assert_eq!(query, "b=x%26y&c=5&d=true");
-    }
-
-    #[test]
-    fn build_refuses_an_invalid_url_key_or_certificate() {
-        for (url, rule) in [
-            ("127.0.0.1:8080", "must begin with http:// or https://"),
-            ("ftp://a", "must begin with http:// or https://"),
-            ("http:// a", "is not a URL"),
-        ] {
-            let refused = Client::new(url).unwrap_err().to_string();
-            assert!(refused.ends_with(rule), "{url}: {refused}");
-        }
-        assert!(Client::builder("http://a").key("a\nb").build().is_err());
-        for pem in ["-----BEGIN CERTIFICATE-----\n?", "no certificate", ""] {
-            for url in ["https://a", "http://a"] {
-                let bad = Client::builder(url).root_certificates(pem).build();
-                let refused = bad.unwrap_err().to_string();
-                assert!(
-                    refused.starts_with("the root certificate must be a PEM file"),
-                    "{refused}"
-                );
-            }
-        }
     }
 }
