@@ -1,18 +1,19 @@
 //! Retry policies as JSON: the name of a preset, a whole policy, or a preset with some values
 //! overridden.
 
+mod backoff;
+mod jitter;
+
 use std::time::Duration;
 
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::{
-    ATTEMPTS_CEILING, AttemptLimit, BACKOFF_MAX_DEFAULT, Backoff, Jitter, Preset, RetryPolicy,
-};
+use super::{ATTEMPTS_CEILING, AttemptLimit, Backoff, Jitter, Preset, RetryPolicy};
 use crate::Invalid;
 use crate::duration::format_duration;
-use crate::fields::{Fields, duration_of, millis_of, one_of, refuse_both};
+use crate::fields::Fields;
 
 impl RetryPolicy {
     /// Reads a policy in one of three forms. The error names the field and the rule.
@@ -38,8 +39,8 @@ impl RetryPolicy {
         let mut map = Map::new();
         let limit = self.max_attempts().map_or(0, AttemptLimit::get);
         map.insert("max_attempts".into(), limit.into());
-        map.insert("backoff".into(), backoff_to_json(self.backoff()));
-        map.insert("jitter".into(), jitter_to_json(self.jitter()));
+        map.insert("backoff".into(), backoff::to_json(self.backoff()));
+        map.insert("jitter".into(), jitter::to_json(self.jitter()));
         if let Some(max_elapsed) = self.max_elapsed() {
             map.insert("max_elapsed".into(), format_duration(max_elapsed).into());
         }
@@ -85,8 +86,8 @@ impl PolicyFields {
         let limit_given = max_attempts.is_some() || max_retries.is_some();
         Ok(PolicyFields {
             limit: limit_given.then_some(limit),
-            backoff: read_part(fields, "backoff", backoff_from_json)?,
-            jitter: read_part(fields, "jitter", jitter_from_json)?,
+            backoff: read_part(fields, "backoff", backoff::from_json)?,
+            jitter: read_part(fields, "jitter", jitter::from_json)?,
             max_elapsed: fields.duration("max_elapsed")?,
             base: fields.duration("base")?,
             max: fields.duration("max")?,
@@ -154,7 +155,7 @@ impl PolicyFields {
             _ => {
                 let rule = format!(
                     "cannot be overridden: the backoff of this preset is of type {}",
-                    backoff_type(&backoff)
+                    backoff::type_name(&backoff)
                 );
                 return Err(Invalid::new(first, rule));
             }
@@ -180,143 +181,15 @@ fn read_part<T>(
     part.map_err(|error| error.within(name))
 }
 
-fn backoff_from_json(value: &Value) -> Result<Backoff, Invalid> {
-    const TYPES: [(&str, ()); 5] = [
-        ("constant", ()),
-        ("linear", ()),
-        ("exponential", ()),
-        ("polynomial", ()),
-        ("steps", ()),
-    ];
-    let mut fields = Fields::new(value)?;
-    let name = required(fields.text("type")?, "type")?;
-    one_of(name, &TYPES).map_err(|error| error.within("type"))?;
-    let backoff = match name {
-        "constant" => Backoff::Constant {
-            delay: required(fields.duration("delay")?, "delay")?,
-        },
-        "linear" => Backoff::Linear {
-            base: required(fields.duration("base")?, "base")?,
-            step: required(fields.duration("step")?, "step")?,
-            max: fields.duration("max")?.unwrap_or(BACKOFF_MAX_DEFAULT),
-        },
-        "exponential" => Backoff::Exponential {
-            base: required(fields.duration("base")?, "base")?,
-            multiplier: fields.number("multiplier")?.unwrap_or(2.0),
-            max: fields.duration("max")?.unwrap_or(BACKOFF_MAX_DEFAULT),
-        },
-        "polynomial" => Backoff::Polynomial {
-            base: required(fields.duration("base")?, "base")?,
-            power: required(fields.number("power")?, "power")?,
-            max: fields.duration("max")?.unwrap_or(BACKOFF_MAX_DEFAULT),
-        },
-        _ => Backoff::Steps {
-            delays: steps_from_json(&mut fields)?,
-        },
-    };
-    fields.finish()?;
-    Ok(backoff)
-}
-
-/// Reads `delays` (texts) or `delays_ms` (whole milliseconds).
-fn steps_from_json(fields: &mut Fields<'_>) -> Result<Vec<Duration>, Invalid> {
-    let (name, list, read): (&str, _, fn(&Value) -> _) = match fields.list("delays_ms")? {
-        Some(list) => {
-            refuse_both(fields.list("delays")?.is_some(), "delays_ms", "delays")?;
-            ("delays_ms", list, millis_of)
-        }
-        None => (
-            "delays",
-            required(fields.list("delays")?, "delays")?,
-            duration_of,
-        ),
-    };
-    let read_one = |(index, delay): (usize, &Value)| {
-        read(delay).map_err(|error| error.within(&format!("{name}[{index}]")))
-    };
-    list.iter().enumerate().map(read_one).collect()
-}
-
-fn jitter_from_json(value: &Value) -> Result<Jitter, Invalid> {
-    let plain = json!({ "type": value });
-    let mut fields = Fields::new(if value.is_string() { &plain } else { value })?;
-    let name = required(fields.text("type")?, "type")?;
-    let jitter = match name {
-        "proportional" => Jitter::Proportional {
-            ratio: required(fields.number("ratio")?, "ratio")?,
-        },
-        "upward" => Jitter::Upward {
-            ratio: required(fields.number("ratio")?, "ratio")?,
-        },
-        other => {
-            const PLAIN: [(&str, Jitter); 6] = [
-                ("none", Jitter::None),
-                ("proportional", Jitter::None),
-                ("full", Jitter::Full),
-                ("equal", Jitter::Equal),
-                ("upward", Jitter::None),
-                ("decorrelated", Jitter::Decorrelated),
-            ];
-            one_of(other, &PLAIN).map_err(|error| error.within("type"))?
-        }
-    };
-    fields.finish()?;
-    Ok(jitter)
-}
-
 fn required<T>(value: Option<T>, field: &str) -> Result<T, Invalid> {
     value.ok_or_else(|| Invalid::new(field, "is required"))
-}
-
-fn backoff_type(backoff: &Backoff) -> &'static str {
-    match backoff {
-        Backoff::Constant { .. } => "constant",
-        Backoff::Linear { .. } => "linear",
-        Backoff::Exponential { .. } => "exponential",
-        Backoff::Polynomial { .. } => "polynomial",
-        Backoff::Steps { .. } => "steps",
-    }
-}
-
-fn backoff_to_json(backoff: &Backoff) -> Value {
-    let name = backoff_type(backoff);
-    let text = |duration: &Duration| format_duration(*duration);
-    match backoff {
-        Backoff::Constant { delay } => json!({"type": name, "delay": text(delay)}),
-        Backoff::Linear { base, step, max } => {
-            json!({"type": name, "base": text(base), "step": text(step), "max": text(max)})
-        }
-        Backoff::Exponential {
-            base,
-            multiplier,
-            max,
-        } => {
-            json!({"type": name, "base": text(base), "multiplier": multiplier, "max": text(max)})
-        }
-        Backoff::Polynomial { base, power, max } => {
-            json!({"type": name, "base": text(base), "power": power, "max": text(max)})
-        }
-        Backoff::Steps { delays } => {
-            json!({"type": name, "delays": delays.iter().map(text).collect::<Vec<_>>()})
-        }
-    }
-}
-
-fn jitter_to_json(jitter: Jitter) -> Value {
-    match jitter {
-        Jitter::None => json!({"type": "none"}),
-        Jitter::Proportional { ratio } => json!({"type": "proportional", "ratio": ratio}),
-        Jitter::Full => json!({"type": "full"}),
-        Jitter::Equal => json!({"type": "equal"}),
-        Jitter::Upward { ratio } => json!({"type": "upward", "ratio": ratio}),
-        Jitter::Decorrelated => json!({"type": "decorrelated"}),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::json;
 
     fn refused(value: Value) -> Invalid {
         RetryPolicy::from_json(&value).expect_err(&value.to_string())
