@@ -318,7 +318,7 @@ fn warning(group: &FailureGroup, now: Timestamp) -> Option<String> {
     }
     Some(format!(
         "The cause is still there: {}, the last one {} ago. The canary would probably stop this replay.",
-        super::recent(&group.hours),
+        super::causes::recent(&group.hours),
         show::roughly(age),
     ))
 }
