@@ -1,6 +1,6 @@
 -- Claims these jobs, if they still wait, also if they are parked.
 --   $1 ids, $2 now, $3 claim, $4 lease until, $5 settings, $6 worker, $7 queue
--- The attempt counter stops at its maximum instead of overflowing; the driver parks such a job as unreadable.
+-- The attempt counter stops at its maximum instead of overflowing; the driver sets such a job aside as unreadable.
 with taken as (
     update windlass.jobs
     set due = false, lane = lane % 2, lease_until = $4, settings = $5, worker = $6, attempt = attempt + (attempt < 2147483647)::integer, started_at = $2,

@@ -36,7 +36,7 @@ with recursive pair (kind, queue) as (
     )
     from pair
     union all
-    -- Parked.
+    -- Set aside as unreadable.
     select queue, count(*) filter (where run_at > $1), min(run_at) filter (where run_at <= $1)
     from windlass.jobs where unreadable is not null and lease_until is null group by queue
 ), adjusted as (

@@ -12,6 +12,6 @@ select bound.queue, (
     select count(*) from (
         select from windlass.jobs where queue = bound.queue and lease_until is null and unreadable is not null
         limit bound.max_depth
-    ) as parked
+    ) as set_aside
 )
 from unnest($1::text[], $2::bigint[]) as bound (queue, max_depth)

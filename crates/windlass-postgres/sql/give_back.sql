@@ -1,4 +1,4 @@
--- Takes the leases of unreadable jobs back that a claim has just taken, as if it had not, and parks the jobs.
+-- Takes back the leases of unreadable jobs that a claim has just taken, as if it had not, and sets the jobs aside.
 --   $1 ids, $2 reasons, $3 lease until, $4 worker
 -- Locks the jobs for update first, as everything does that ends an attempt (`migrations/0004_concurrency_keys.sql`).
 with held as materialized (

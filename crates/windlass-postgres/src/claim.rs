@@ -4,14 +4,15 @@
 //! function `windlass.claim_v2` in a transaction of its own, so one round trip: it promotes due
 //! jobs, checks whether anything limits the claim, takes the jobs and records the claim.
 //!
-//! A newer version may have written a row that this version cannot read, and this shows only after
-//! the commit. Then the lease of such a job is taken back and the job is parked
-//! (`unreadable.rs`), as if it had never been claimed; the other jobs start.
+//! A newer version may have written a row that this version cannot read. The driver notices this only
+//! after the commit. It then takes back the lease of such a job, as if the job had never been
+//! claimed, and sets the job aside (`unreadable.rs`). The other jobs start.
 //!
-//! If something limits the claim, the function takes nothing. If that is only due jobs with
-//! concurrency keys, the claim is repeated as one call of `windlass.claim_keyed_v1`, which locks the
-//! keys that it meets, counts, and parks jobs whose key is full. For other limits, `bounded.rs`
-//! continues with locks and counts in a longer transaction.
+//! If something limits the claim, the function takes nothing. If the only reason is that due jobs have
+//! concurrency keys, the driver repeats the claim as one call of `windlass.claim_keyed_v1`. That
+//! function locks the keys that it meets, counts their running jobs, and parks jobs whose key is full
+//! (`concurrency_key.rs`). For other limits, `bounded.rs` continues with locks and counts in a longer
+//! transaction.
 //! [`LimitedQueues`](crate::limited::LimitedQueues) remembers what limited the last claim of a
 //! queue, and the next one starts in that mode.
 //!
@@ -174,7 +175,7 @@ impl<'a> ClaimParams<'a> {
 pub(crate) enum ClaimOutcome {
     /// The claim is committed.
     Done(DoneClaim),
-    /// The claim met unreadable jobs and took nothing. Park them, then repeat the claim.
+    /// The claim met unreadable jobs and took nothing. Set them aside, then repeat the claim.
     Unreadable(Vec<Unreadable>),
     /// The claim took nothing. Repeat it in this mode. These jobs became due.
     Repeat(ClaimMode, Vec<Claimable>),

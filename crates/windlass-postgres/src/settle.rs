@@ -194,7 +194,7 @@ impl EndedJobs {
         // An unreadable job is not ended here. A version that can read it does that when the lease
         // expires.
         let (jobs, unreadable) = read::active(session, settings, rows).await?;
-        unreadable::park(session, &unreadable).await?;
+        unreadable::set_aside(session, &unreadable).await?;
         let mut jobs: HashMap<JobId, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
         for position in positions {
             let Some(report) = reports.get(*position) else {
@@ -440,7 +440,7 @@ pub(crate) async fn sweep(
         .query(&sql, params![Time(now), bigint(limit as u64), except, only])
         .await?;
     let (jobs, unreadable) = read::active(session, settings, &rows).await?;
-    unreadable::park(session, &unreadable).await?;
+    unreadable::set_aside(session, &unreadable).await?;
     for job in jobs {
         let attempt = AttemptId {
             job: job.id,
@@ -463,7 +463,7 @@ pub(crate) async fn sweep(
         .query(&sql, params![Time(now), bigint(left as u64), except, only])
         .await?;
     let (jobs, unreadable) = read::active(session, settings, &rows).await?;
-    unreadable::park(session, &unreadable).await?;
+    unreadable::set_aside(session, &unreadable).await?;
     for job in jobs {
         ended.expire(job, now)?;
     }

@@ -170,7 +170,7 @@ impl Store for PostgresStore {
                 ClaimOutcome::Unreadable(unreadable) => unreadable,
             };
             self.run(Other, |mut session| async move {
-                unreadable::park(&mut session, unreadable_jobs).await?;
+                unreadable::set_aside(&mut session, unreadable_jobs).await?;
                 session.commit().await
             })
             .await?;

@@ -2,12 +2,16 @@
 //!
 //! During a rolling upgrade, old and new nodes share the database, and an old node may meet a row
 //! with a value it does not know. It must not lease such a job, and the job must not block others:
-//! a claim that always fails at the same first row would stop the queue. So the node *parks* the
-//! job: it sets the column `unreadable` to the reason and clears `due`, which takes the row out of
+//! a claim that always fails at the same first row would stop the queue. So the node *sets the job
+//! aside*: it sets the column `unreadable` to the reason and clears `due`, which takes the row out of
 //! all indexes that claims, promotions and sweeps use.
 //!
-//! Once a minute every node tries to read the parked jobs (`upkeep.rs`) and unparks those it can
-//! read. A new node thereby picks up what an old node has parked.
+//! Once a minute every node tries to read the jobs that were set aside (`upkeep.rs`), and picks up
+//! those that it can read. A new node thereby picks up what an old node has set aside.
+//!
+//! The index of these jobs is called `parked`. Migrations never change once released, so it keeps
+//! this name. Parked jobs are something else today: jobs whose concurrency key is full
+//! (`concurrency_key.rs`).
 
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -22,7 +26,7 @@ use crate::row::{self, ACTIVE_COLUMNS, uuid};
 use crate::session::Session;
 use crate::settings::Settings;
 
-/// The most parked jobs that one pass reads.
+/// The most jobs that one pass tries to read.
 const LOOK_MAX: i64 = 500;
 
 /// A job that cannot be read, and why.
@@ -75,20 +79,20 @@ pub(crate) fn skip_unreadable<'a, T>(
     rows.into_iter().filter_map(read_or_skip).collect()
 }
 
-/// Parks active jobs. The caller commits.
-pub(crate) async fn park(session: &mut Session, jobs: &[Unreadable]) -> DriverResult<()> {
+/// Sets active jobs aside. The caller commits.
+pub(crate) async fn set_aside(session: &mut Session, jobs: &[Unreadable]) -> DriverResult<()> {
     if jobs.is_empty() {
         return Ok(());
     }
     let (ids, reasons) = report(jobs);
     session
-        .query(include_str!("../sql/park.sql"), params![ids, reasons])
+        .query(include_str!("../sql/set_aside.sql"), params![ids, reasons])
         .await?;
     Ok(())
 }
 
-/// Takes back the leases of jobs that a claim has just taken, and parks the jobs. Returns jobs whose
-/// concurrency key became free.
+/// Takes back the leases of jobs that a claim has just taken, and sets the jobs aside. Returns the
+/// parked jobs that can start now, because their concurrency key became free.
 pub(crate) async fn give_back(
     session: &mut Session,
     jobs: &[Unreadable],
@@ -103,7 +107,7 @@ pub(crate) async fn give_back(
     session.query(empty, params![claim_params.id]).await?;
     let give_back = params![ids, reasons, claim_params.lease, claim_params.worker];
     session.queue(include_str!("../sql/give_back.sql"), give_back)?;
-    // The claim may have parked jobs because of these.
+    // The claim may have parked jobs because these filled their key.
     let unpark = "select * from windlass.unpark_v1(array(
              select distinct concurrency_key from windlass.jobs where id = any ($1) and concurrency_key is not null
          ), $2)";
@@ -124,9 +128,9 @@ fn report(jobs: &[Unreadable]) -> (Vec<Uuid>, Vec<&str>) {
     (ids, jobs.iter().map(|job| job.reason.as_str()).collect())
 }
 
-/// Unparks the jobs after this id that can be read now. Returns the id after which the next pass
+/// Picks up the jobs after this id that can be read now. Returns the id after which the next pass
 /// starts.
-pub(crate) async fn unpark_readable(
+pub(crate) async fn pick_up_readable(
     session: &mut Session,
     settings: &Settings,
     after: Uuid,
@@ -140,9 +144,9 @@ pub(crate) async fn unpark_readable(
     if !jobs.is_empty() {
         let ids = row::uuids(jobs.iter().map(|job| job.id));
         session
-            .single(include_str!("../sql/unpark.sql"), params![ids])
+            .single(include_str!("../sql/pick_up.sql"), params![ids])
             .await?;
-        tracing::info!(jobs = jobs.len(), "unparked readable jobs");
+        tracing::info!(jobs = jobs.len(), "picked up jobs that are readable now");
     }
     let unreadable = unreadable.iter().map(|job| job.id);
     let last = jobs.iter().map(|job| job.id).chain(unreadable).max();

@@ -1,4 +1,4 @@
-//! Background maintenance: partitions, old rows, and parked jobs.
+//! Background maintenance: partitions, old rows, and jobs that were set aside.
 //!
 //! `finished` and `attempts` have a partition for each day (UTC), so that retention drops whole
 //! tables instead of deleting millions of rows. Partitions are created up to three days ahead: rows
@@ -32,7 +32,7 @@ const DAILY: [&str; 2] = ["finished", "attempts"];
 
 /// Runs all tasks once a minute, as long as the store is open.
 pub(crate) async fn run(connections: &Connections, settings: &Settings) {
-    let mut parked_from = Uuid::nil();
+    let mut set_aside_from = Uuid::nil();
     loop {
         for task in [CLAIMS, KEYS, EMPTY_QUEUES, OLD_HOURS] {
             let done = connections.run(ConnectionClass::Other, |mut session| async move {
@@ -42,9 +42,9 @@ pub(crate) async fn run(connections: &Connections, settings: &Settings) {
         }
         report(add_days(connections).await);
         let looked = connections.run(ConnectionClass::Other, |mut session| async move {
-            unreadable::unpark_readable(&mut session, settings, parked_from).await
+            unreadable::pick_up_readable(&mut session, settings, set_aside_from).await
         });
-        report(looked.await.map(|next| parked_from = next));
+        report(looked.await.map(|next| set_aside_from = next));
         tokio::time::sleep(EVERY).await;
     }
 }

@@ -52,10 +52,10 @@ async fn a_payload_or_result_that_is_not_json_does_not_affect_other_rows() {
     assert_eq!(ids, [id(1), good]);
     assert!(running.iter().all(|job| job.attempt == 1));
     let sql = format!("select unreadable, attempt from windlass.jobs where id = '{bad}'");
-    let parked = client.query_one(&sql, &[]).await.unwrap();
-    let reason: &str = parked.get(0);
+    let row = client.query_one(&sql, &[]).await.unwrap();
+    let reason: &str = row.get(0);
     assert!(reason.starts_with("the payload is not JSON"), "{reason}");
-    assert_eq!(parked.get::<_, i32>(1), 0, "it was not started");
+    assert_eq!(row.get::<_, i32>(1), 0, "it was not started");
     for job in &running {
         settle_one(store, job, Report::Succeeded(None), at(1)).await;
     }

@@ -450,17 +450,17 @@ async fn a_row_of_a_newer_version_does_not_affect_other_rows() {
     let options = cluster::options(&url);
     let other: Opened = Arc::new(PostgresStore::connect(options).await.unwrap());
     unreadable::check(&other).await;
-    let parked =
+    let sql =
         "select id::text, unreadable from windlass.jobs where unreadable is not null order by id";
-    let parked = client.query(parked, &[]).await.unwrap();
-    let parked_jobs: Vec<(String, String)> =
-        parked.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let ids: Vec<&str> = parked_jobs.iter().map(|(id, _)| id.as_str()).collect();
+    let rows = client.query(sql, &[]).await.unwrap();
+    let unreadable_jobs: Vec<(String, String)> =
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let ids: Vec<&str> = unreadable_jobs.iter().map(|(id, _)| id.as_str()).collect();
     let expected = [3, 21, 25, 41].map(|number| id(number).to_string());
-    assert_eq!(ids, expected, "{parked_jobs:?}");
+    assert_eq!(ids, expected, "{unreadable_jobs:?}");
     assert!(
-        parked_jobs[0].1.contains("backoff"),
-        "the reason is stored: {parked_jobs:?}"
+        unreadable_jobs[0].1.contains("backoff"),
+        "the reason is stored: {unreadable_jobs:?}"
     );
     // A version that can read the rows finds the jobs again.
     let repair = "update windlass.jobs set extra = null where unreadable is not null";
