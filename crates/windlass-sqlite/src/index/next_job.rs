@@ -24,7 +24,7 @@ impl Index {
             let (first, blocked) = self.find_first(queue, lane, &wants, except, now);
             let mut free_keys = BTreeSet::new();
             for (lane_key, order) in blocked {
-                free_keys.extend(self.set_aside_blocked(lane_key, order));
+                free_keys.extend(self.take_out_blocked(lane_key, order));
             }
             let mut unparked = false;
             for key in free_keys {
@@ -75,7 +75,7 @@ impl Index {
 
     /// Moves a blocked job from `ready` to where it waits. Returns its concurrency key if the key
     /// still has capacity (the job is overdue), so that parked jobs can use it.
-    fn set_aside_blocked(&mut self, lane_key: LaneKey, order: ClaimOrder) -> Option<Key> {
+    fn take_out_blocked(&mut self, lane_key: LaneKey, order: ClaimOrder) -> Option<Key> {
         remove_from(&mut self.ready, lane_key, &order);
         let waiting = self.waiting.get(&order.2)?;
         let Some(concurrency) = &waiting.concurrency else {
