@@ -34,9 +34,9 @@ pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 ///
-/// All methods return [`Error::Refused`] if the server refuses the request, and another [`Error`] if
-/// the request gets no usable response. The methods name only the codes of a refusal that are special
-/// to them.
+/// All methods return [`Error::Refused`] if the server refuses the request, and another [`Error`]
+/// if the request gets no usable response. The methods name only the codes of a refusal that are
+/// special to them.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -105,8 +105,8 @@ impl Client {
     /// Returns a client that sends this `Idempotency-Key` with requests that create something.
     ///
     /// If the same request with the same key arrives again within 24 h, the server creates nothing
-    /// more and returns its first response. So the client can repeat the request, and so can a program
-    /// after a crash. Use a new key for each new request.
+    /// more and returns its first response. So the client can repeat the request, and so can a
+    /// program after a crash. Use a new key for each new request.
     ///
     /// ```no_run
     /// # use windlass_client::{Client, Error, api::NewJob};
@@ -123,8 +123,8 @@ impl Client {
         }
     }
 
-    /// Sends a request to any path with an optional JSON body, and reads a JSON response. For routes
-    /// that have no method here.
+    /// Sends a request to any path with an optional JSON body, and reads a JSON response. For
+    /// routes that have no method here.
     ///
     /// ```no_run
     /// # use windlass_client::{Client, Error, Method};

@@ -94,23 +94,23 @@ impl Worker {
         self
     }
 
-    /// Sets how long running jobs may continue after `stop`. Then the worker aborts them and releases
-    /// them to the queue. Default: 30 s.
+    /// Sets how long running jobs may continue after `stop`. Then the worker aborts them and
+    /// releases them to the queue. Default: 30 s.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Claims and runs jobs until `stop` is cancelled or an operator stops this worker. Then waits for
-    /// the running jobs, at most for [`grace`](Worker::grace).
+    /// Claims and runs jobs until `stop` is cancelled or an operator stops this worker. Then waits
+    /// for the running jobs, at most for [`grace`](Worker::grace).
     ///
     /// While the server is unreachable, the worker keeps trying.
     ///
     /// # Errors
     ///
-    /// Returns an error if the worker cannot register, or if the server refuses a claim, for example
-    /// because the key was revoked.
+    /// Returns an error if the worker cannot register, or if the server refuses a claim, for
+    /// example because the key was revoked.
     pub async fn run<H, F>(self, handler: H, stop: CancellationToken) -> Result<(), Error>
     where
         H: Fn(Attempt) -> F + Send + Sync + 'static,

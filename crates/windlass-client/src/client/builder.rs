@@ -24,7 +24,8 @@ pub struct Builder {
 }
 
 impl Client {
-    /// Returns a builder for a client of the server at this URL, such as `https://jobs.example.com`.
+    /// Returns a builder for a client of the server at this URL, such as
+    /// `https://jobs.example.com`.
     ///
     /// If the URL has a path, the client puts it in front of every path of the API.
     pub fn builder(url: &str) -> Builder {
@@ -64,8 +65,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long a request may take, until its response is complete. A request that waits for jobs
-    /// gets its waiting time in addition. Default: 100 s.
+    /// Sets how long a request may take, until its response is complete. A request that waits for
+    /// jobs gets its waiting time in addition. Default: 100 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -81,8 +82,8 @@ impl Builder {
 
     /// Sets how often the client repeats a failed request. Default: 2.
     ///
-    /// The client repeats a request only if that is safe: the request was never sent, or a second one
-    /// changes nothing more. It repeats a request that creates something only with an
+    /// The client repeats a request only if that is safe: the request was never sent, or a second
+    /// one changes nothing more. It repeats a request that creates something only with an
     /// [idempotency key](Client::idempotency_key).
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {

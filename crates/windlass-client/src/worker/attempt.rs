@@ -43,8 +43,8 @@ impl Attempt {
         read.map_err(|error| Failure::from(error).unrecoverable())
     }
 
-    /// Adds a text to the log of the attempt. Each line of the text is a line of the log, cut to 1000
-    /// characters.
+    /// Adds a text to the log of the attempt. Each line of the text is a line of the log, cut to
+    /// 1000 characters.
     ///
     /// The worker sends new lines once per second, and the last ones with the outcome. The server
     /// keeps the last 1000 lines, at most 64 KiB.
@@ -94,7 +94,8 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// Refused with `lease_lost` if the attempt no longer belongs to this worker. Stop the work then.
+    /// Refused with `lease_lost` if the attempt no longer belongs to this worker. Stop the work
+    /// then.
     pub async fn progress(&self, progress: &(impl Serialize + Sync)) -> Result<(), Error> {
         let progress = Progress {
             id: Some(self.job.id),

@@ -48,8 +48,8 @@ async fn show(visit: Visit) -> PageResult {
     }
 }
 
-/// The URL of this page with one parameter replaced, or removed if `value` is empty. The page starts
-/// again at its first row.
+/// The URL of this page with one parameter replaced, or removed if `value` is empty. The page
+/// starts again at its first row.
 pub(super) fn with(visit: &Visit, name: &str, value: &str) -> String {
     let query = visit.query().without(&["cursor"]).with(name, value).query();
     let here = visit.here();
