@@ -9,33 +9,34 @@
 -- the parked job. So `park_v1` locks the running jobs that it counts. Their end then waits, and sees the parked job.
 -- Renewals of their leases do not wait: an end deletes the row or locks it for update, a renewal does neither.
 --
--- Lock order: a claim locks due jobs first and keys after that, both without waiting. One that takes nothing because
--- other claims hold its keys is repeated; its first lock of keys then waits, in the order of their slots, while it has
--- no other keys. A transaction that ends attempts locks running jobs and no keys.
+-- Lock order: a claim locks due jobs first and keys after that, both without waiting. If it takes nothing because other
+-- claims hold its keys, the driver repeats it. The repeated claim waits for its first keys, in the order of their slots
+-- (see the table below), while it holds no other keys. A transaction that ends attempts locks running jobs and no keys.
 
--- A key is locked through the row with its hash. Rows of keys themselves would have to be created and removed.
+-- A claim locks a key by locking the row of its slot: the last 16 bits of its hash. With one row for each key, claims
+-- would have to create rows, and someone would have to remove them.
 create table windlass.key_locks (slot integer not null primary key);
 insert into windlass.key_locks select generate_series(0, 65535);
 
--- First, because it needs the strongest lock on the table: one that is taken later may meet a claim.
+-- First, because it needs the strongest lock on the table. Later, it could deadlock with a claim.
 drop index windlass.keyed_running, windlass.keyed_ready;
 
 -- A plain `lease_until is not null` would let the planner walk all leases to count those of a key.
 create index running_by_key on windlass.jobs (concurrency_key)
 where concurrency_key is not null and coalesce(lease_until, '-infinity') <> '-infinity';
 
--- The same for a plain `due`, which would let it walk all due jobs.
+-- In the same way, a plain `due` would let the planner walk all due jobs.
 create index parked_by_key
 on windlass.jobs (concurrency_key, queue, lane, kind, concurrency_limit, rank, run_at, id)
 where coalesce(due, false) and lane >= 2;
 
--- Due jobs with a key that are not parked. The condition matches no other index, either.
+-- Due jobs with a key that are not parked. This condition matches no other index either.
 create index keyed_waiting on windlass.jobs (queue)
 where coalesce(due, false) and concurrency_key is not null and lane < 2;
 
--- Claims jobs of a queue as `claim_v1` does, and looks for due jobs with a key in the index above. Without
--- `enable_sort = off`, statistics from a time when nearly all jobs had keys let the planner expect so few others that it
--- read and sorted all due jobs.
+-- Claims jobs of a queue as `claim_v1` does, and looks for due jobs with a key in the index above. `enable_sort = off`:
+-- with statistics from a time when nearly all jobs had keys, the planner expected so few others that it read and sorted
+-- all due jobs.
 create function windlass.claim_v2(
     claim_id uuid, claim_lock bigint, claim_queue text, kinds text[], includes_kinds boolean, now_at timestamptz,
     lease timestamptz, claim_settings integer, claim_worker text,
@@ -181,7 +182,7 @@ begin
             else
                 retries := retries + got;
             end if;
-            -- A lane that gave less than was asked for has no more. The first retries are followed by others in step 3.
+            -- A lane that gave less than was asked for has no more jobs. More retries may follow in step 3.
             if got < wanted then
                 retry_waits := retry_waits and step_lane = 0;
             else
@@ -262,8 +263,9 @@ begin
 end
 $$;
 
--- Unparks as many jobs of these keys as may start now, those of each queue, lane, kind and limit: the others of a key
--- may have no worker. Returns them.
+-- Unparks jobs of these keys, and returns them. For each queue, lane, kind and limit it unparks as many jobs as the key
+-- has capacity for: the jobs of the other groups may not start, because their queue is paused or no worker knows their
+-- kind.
 create function windlass.unpark_v1(keys text[], now_at timestamptz)
 returns table (job_queue text, job_lane smallint, job_rank integer, job_run_at timestamptz, job_id uuid)
 language plpgsql set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -340,12 +342,14 @@ begin
 end
 $$;
 
--- Claims jobs like `claim_v2`, and also those with concurrency keys. Parks jobs whose key is full. The last row is part
--- 3 instead of 2 if it left jobs because other transactions used their keys, and part 4 if it ended early because it
--- had to park `park_max` jobs: the next call goes on. Rows of part 5 are the first jobs of each lane that it left. It
--- takes jobs after the given positions.
--- A key may have room for few jobs of both lanes, so jobs are chosen slot by slot: of the first N slots, retries get
--- `retry_shares[N]`.
+-- Claims jobs like `claim_v2`, and also those with concurrency keys. Parks jobs whose key is full. Looks only at jobs
+-- after the given positions. `part` of the rows, in addition to those of `claimed_v1`:
+--   3  the last row, instead of 2: the claim left jobs because other transactions used their keys
+--   4  the last row, instead of 2: the claim ended early, because it passed `park_max` jobs and parked more of them than
+--      it left; the next call continues
+--   5  the first job of each lane that the claim left
+-- A key may have capacity for only a few jobs of both lanes, so jobs are chosen slot by slot: of the first N slots,
+-- retries get `retry_shares[N]`.
 create function windlass.claim_keyed_v1(
     claim_id uuid, claim_lock bigint, claim_queue text, kinds text[], includes_kinds boolean, now_at timestamptz,
     lease timestamptz, claim_settings integer, claim_worker text,

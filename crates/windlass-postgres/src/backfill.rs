@@ -141,8 +141,8 @@ fn hour(job: &Job) -> i64 {
     windlass_core::hour_of(job.group_seen_at())
 }
 
-/// The cause of a job that failed before causes were stored. A death has its reason as cause if it is
-/// not the end of an attempt with an error of its own.
+/// The cause of a job that failed before causes were stored. A death has its reason as cause if it
+/// is not the end of an attempt with an error of its own.
 fn old_cause(job: &Job, last: &LastAttempt) -> Option<Fingerprint> {
     let error = job.last_error.as_ref();
     let of_error = error.map(|error| Fingerprint::new(&job.kind, error));

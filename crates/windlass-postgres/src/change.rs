@@ -60,7 +60,8 @@ pub(crate) async fn change(
     batch.enter_groups(session, groups, now).await?;
     let counted = order.step.and_then(|step| step.count(&answers));
     batch.write(session, change, counted, now).await?;
-    // Also of jobs that stay as they are: an end of their key may just have passed their locked rows.
+    // Also of jobs that stay as they are: an end of their key may just have passed their locked
+    // rows.
     let active = batch.before.values().filter(|before| before.table == JOBS);
     let keys = concurrency_key::keys(active.map(|before| &before.job));
     let mut claimable = concurrency_key::unpark_and_commit(session, keys, now).await?;

@@ -4,17 +4,16 @@
 //! function `windlass.claim_v2` in a transaction of its own, so one round trip: it promotes due
 //! jobs, checks whether anything limits the claim, takes the jobs and records the claim.
 //!
-//! A newer version may have written a row that this version cannot read. The driver notices this only
-//! after the commit. It then takes back the lease of such a job, as if the job had never been
+//! A newer version may have written a row that this version cannot read. The driver notices this
+//! only after the commit. It then takes back the lease of such a job, as if the job had never been
 //! claimed, and sets the job aside (`unreadable.rs`). The other jobs start.
 //!
-//! If something limits the claim, the function takes nothing. If the only reason is that due jobs have
-//! concurrency keys, the driver repeats the claim as one call of `windlass.claim_keyed_v1`. That
-//! function locks the keys that it meets, counts their running jobs, and parks jobs whose key is full
-//! (`concurrency_key.rs`). For other limits, `bounded.rs` continues with locks and counts in a longer
-//! transaction.
-//! [`LimitedQueues`](crate::limited::LimitedQueues) remembers what limited the last claim of a
-//! queue, and the next one starts in that mode.
+//! If something limits the claim, the function takes nothing. If the only reason is that due jobs
+//! have concurrency keys, the driver repeats the claim as one call of `windlass.claim_keyed_v1`.
+//! That function locks the keys that it meets, counts their running jobs, and parks jobs whose key
+//! is full (`concurrency_key.rs`). For other limits, `bounded.rs` continues with locks and counts
+//! in a longer transaction. [`LimitedQueues`](crate::limited::LimitedQueues) remembers what limited
+//! the last claim of a queue, and the next one starts in that mode.
 //!
 //! A claim has an id. The table `claims` records which attempts it started, so that a caller that
 //! does not know the result can repeat the claim and get the same leases.
@@ -42,8 +41,8 @@ use crate::watermark::{ClaimLane, ClaimOrder, Watermarks};
 /// The most jobs that one claim promotes (marks as due).
 const PROMOTE_MAX: i32 = 5000;
 
-/// How many jobs one claim passes because of their concurrency keys before it leaves the rest to the
-/// next: a statement must end in time. It parks those whose key is full.
+/// The most jobs that one claim passes because of their concurrency keys. It leaves the rest to the
+/// next claim, because a statement must end in time. It parks those whose key is full.
 const PARK_MAX: u16 = 5000;
 
 /// A claim in the form that its statements need.
@@ -80,7 +79,7 @@ struct Answer {
     promoted: Vec<Claimable>,
     /// The first job of each lane that the claim left because of its concurrency key.
     left: Vec<Claimable>,
-    /// The claim was made before.
+    /// A claim with this id was committed before.
     repeated: bool,
     /// The queue has limits.
     bounded: bool,
@@ -99,10 +98,12 @@ struct Answer {
     next_at: Option<Timestamp>,
 }
 
-/// The columns that follow those of a job.
+/// The column that says what a row is (`windlass.claimed_v1`). The columns before it are a job's.
 const PART: usize = 24;
 
 impl Answer {
+    /// Reads rows whose part is 0 (a claimed job), 1 (became due), 5 (left), or that of the last
+    /// row: 2, 3 (busy) or 4 (parked many).
     fn read(rows: Vec<Row>) -> DriverResult<Self> {
         let mut answer = Answer::default();
         let (mut due, mut left) = (Vec::new(), Vec::new());
@@ -120,7 +121,7 @@ impl Answer {
                     answer.both_wait = found.try_get(PART + 5)?;
                     let exhausted: Option<bool> = found.try_get(PART + 6)?;
                     answer.exhausted = exhausted.unwrap_or(false);
-                    // A time that cannot be read is a job that needs a look.
+                    // If the time cannot be read, the queue is not idle: the next claim looks again.
                     answer.next_at =
                         row::optional_time(&found, PART + 7).unwrap_or(Some(Timestamp::MIN));
                 }
@@ -397,7 +398,7 @@ async fn call(
         (Some(_), _) => session.single(CLAIM_KEYED, params).await?,
         (None, ClaimMode::Single) if plain => session.single(CLAIM, params).await?,
         _ => {
-            // Before the jobs that become due: enqueues and changes lock queues first, too.
+            // Lock order: queues before jobs, as in enqueues and changes.
             session.queue(LOCK_BOUNDED, params![claim_params.queue])?;
             session.query(CLAIM, params).await?
         }
@@ -461,8 +462,7 @@ fn advance(marks: &Watermarks, start: &LaneStart, rows: &[Row]) -> DriverResult<
     Ok(())
 }
 
-/// Returns the jobs of the rows of a claim, those of each lane in claim order, and those that cannot
-/// be read.
+/// Returns the jobs of the rows of a claim, each lane in claim order, and the unreadable ones.
 fn started(
     rows: &[Row],
     claim_params: &ClaimParams<'_>,
@@ -485,8 +485,8 @@ async fn repeat_claim(
 ) -> DriverResult<Claimed> {
     let sql = format!(
         "select {ACTIVE_COLUMNS} from windlass.jobs join (
-             select unnest(jobs) as job, unnest(attempts) as of from windlass.claims where id = $1
-         ) as claimed on claimed.job = id and claimed.of = attempt
+             select unnest(jobs) as job, unnest(attempts) as claimed_attempt from windlass.claims where id = $1
+         ) as claimed on claimed.job = id and claimed_attempt = attempt
          where lease_until is not null"
     );
     let rows = session.query(&sql, params![claim_params.id]).await?;

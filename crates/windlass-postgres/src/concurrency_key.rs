@@ -1,13 +1,13 @@
 //! Parked jobs: due jobs whose concurrency key is full.
 //!
 //! A claim that meets such a job parks it, so that no other claim steps over it
-//! (`migrations/0004_concurrency_keys.sql`). The transaction that makes a key free unparks jobs:
-//! when attempts end, and when a job that was due leaves its queue without a start, because it may
-//! have been unparked in the place of others.
+//! (`migrations/0004_concurrency_keys.sql`). The transaction that makes a key free unparks jobs.
+//! That is one that ends attempts, or one in which a due job leaves its queue without a start: it
+//! may have been unparked instead of others.
 //!
-//! Some keys become free without such a transaction: an unreadable job holds its key only until its
-//! lease expires, and a job whose row another transaction has locked is passed over. So every node
-//! looks through all parked keys every few seconds.
+//! Such a transaction cannot unpark all jobs: it skips rows that another transaction has locked,
+//! and an unreadable job holds its key until its lease expires, which no transaction notices. So
+//! every node looks through all parked keys every few seconds.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,8 +33,8 @@ const EVERY: Duration = Duration::from_secs(5);
 /// The pause after a page that others follow, as a multiple of the time that the page took.
 const PAUSE: u32 = 10;
 
-/// The most keys of a page. After an error the pages are smaller, so that one that takes too long
-/// does not keep the scan from the keys behind it.
+/// The most keys of a page. After an error the pages are smaller, so that a page that takes too
+/// long does not stop the scan.
 const PAGE_KEYS: i32 = 1000;
 
 /// Returns the keys of these jobs.
@@ -134,6 +134,7 @@ async fn unpark_page(
     let Some(last) = keys.last().cloned() else {
         return Ok((Vec::new(), String::new()));
     };
+    // No request brings a `now`. The clock of the server is the one that all nodes follow.
     let sql = "select * from windlass.unpark_v1($1, clock_timestamp())";
     let rows = session.single(sql, params![keys]).await?;
     let unparked = unparked(&rows, 0);

@@ -1,9 +1,12 @@
 //! Whether a connection leads to one server process, or to a pooler.
 //!
 //! A server process announces its process id when a connection starts, and `pg_backend_pid()`
-//! returns the same id. A pooler announces an id of its own. So equal ids mean that names and
-//! settings of the session are safe. The client library keeps the announced id to itself, except in
-//! the request that cancels a statement: that request is written to memory and read there.
+//! returns the same id. A pooler announces an id of its own. So if the ids are equal, a prepared
+//! statement or a setting is still there in the next transaction.
+//!
+//! The client library has no function for the announced id, but puts it into the request that
+//! cancels a statement. So this module lets it write such a request into memory, and reads the id
+//! there.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

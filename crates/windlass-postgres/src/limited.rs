@@ -1,9 +1,8 @@
-//! Which queues have limits that the end of an attempt can free.
+//! Which queues may have more jobs to claim after an attempt has ended.
 //!
-//! A settle wakes the claims of its own node only if a claim may get more jobs because of it. That
-//! is the case where something limited the last claim of a queue: limits of the queue, concurrency
-//! keys, or a cap on running retries. For all other queues, a claim after every settle would find
-//! nothing.
+//! A settle wakes the claims of its own node only if something limited the last claim of a queue:
+//! limits of the queue, concurrency keys, or a cap on running retries. Where nothing limits claims,
+//! the end of an attempt makes no job claimable, and a claim after every settle would find nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -29,7 +28,7 @@ pub(crate) enum Limit {
 #[derive(Debug, Default)]
 pub(crate) struct LimitedQueues {
     queues: Mutex<BTreeMap<QueueName, Limit>>,
-    /// How many settles there were. A limited claim that ran at the same time as one may have
+    /// The number of settles so far. A limited claim that ran at the same time as a settle may have
     /// counted attempts that have ended since.
     settles: AtomicU64,
 }

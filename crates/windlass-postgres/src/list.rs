@@ -1,9 +1,10 @@
 //! Lists jobs, page by page.
 //!
 //! A list first reads *outlines*: positions, and whether the columns of a job fit the filter. These
-//! are small, so it examines up to [`SCAN_MAX`] of them. An outline includes the error or the payload
-//! if the filter looks for a text there, unless it is long. Then the list reads the whole jobs whose
-//! outlines fit, because only they show the rest, such as tags. `Filter::matches` decides.
+//! are small, so it examines up to [`SCAN_MAX`] of them. An outline includes the error or the
+//! payload if the filter looks for a text there, unless it is long. Then the list reads the whole
+//! jobs whose outlines fit, because only they show the rest, such as tags. `Filter::matches`
+//! decides.
 
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -171,8 +172,9 @@ fn tables(filter: &Filter, order: ListOrder) -> Vec<&'static str> {
 }
 
 /// The conditions that the columns of all jobs can answer.
-///   $1 id of the last job, $2 limit, $3 queue, $4 kind, $5 fingerprint, $6 reason, $7 state, $8-$9 created, $10-$11
-///   failed, $12-$13 finished, $14 when the last job finished, $15 now, $16 the most bytes of an error, $17 of a payload
+///   $1 id of the last job, $2 limit, $3 queue, $4 kind, $5 fingerprint, $6 reason, $7 state, $8-$9
+///   created, $10-$11 failed, $12-$13 finished, $14 when the last job finished, $15 now, $16 the
+///   most bytes of an error, $17 of a payload
 const FITS: &str = "coalesce(
     ($3::text is null or queue = $3) and ($4::text is null or kind = $4)
     and ($5::bigint is null or fingerprint = $5)

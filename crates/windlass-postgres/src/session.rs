@@ -1,7 +1,7 @@
 //! One transaction on one connection.
 //!
 //! Round trips cost more than statements, so a session pipelines: `BEGIN` goes along with the first
-//! statement, and `COMMIT` with the last one where nothing has to be read in between. If a
+//! statement, and `COMMIT` with the last one if nothing has to be read in between. If a
 //! statement fails, PostgreSQL ignores the rest of the pipeline up to `COMMIT`, which then rolls
 //! back. On a direct connection, a single statement needs neither: it is a transaction by itself.
 
@@ -138,7 +138,7 @@ impl Session {
             .unwrap_or_else(|_| unreachable!("one result for each statement")))
     }
 
-    /// Prepares queued statements that are kept.
+    /// Makes queued statements ready to send. A direct connection prepares those that it keeps.
     async fn all_ready<'q>(
         &self,
         queued: &'q [QueuedStatement],

@@ -1,7 +1,7 @@
 //! Retry settings of claims, stored once and referenced by number.
 //!
-//! A claim brings the retry policies and caps of its worker. The node that settles the job,
-//! perhaps another one, must decide with the same settings. Writing them to each claimed job would be
+//! A claim brings the retry policies and caps of its worker. The node that settles the job, perhaps
+//! another one, must decide with the same settings. Writing them to each claimed job would be
 //! expensive, so the table `settings` stores each distinct value once, and the job row has its id.
 
 use std::collections::{BTreeMap, HashMap};

@@ -246,8 +246,8 @@ impl EndedJobs {
         Ok(())
     }
 
-    /// Writes all jobs and commits. Returns the jobs that wait again, or whose concurrency key became
-    /// free.
+    /// Writes all jobs and commits. Returns the jobs that wait again, or whose concurrency key
+    /// became free.
     async fn write_and_commit(
         &mut self,
         session: &mut Session,

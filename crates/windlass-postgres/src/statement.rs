@@ -1,8 +1,9 @@
 //! Statements on their way to the server.
 //!
-//! Most statements have no name: the server parses and plans them for each use. That works behind a
-//! transaction pooler, where the next transaction may meet a server process that knows no name. On
-//! a connection that leads directly to one server process, frequent calls are prepared once.
+//! Most statements have no name: the server parses and plans them for each use. This also works
+//! behind a transaction pooler, where the next transaction may run in another server process, which
+//! does not know the names of this one. On a connection that leads directly to one server process,
+//! frequent calls are prepared once.
 
 use std::error::Error;
 
@@ -87,7 +88,10 @@ impl Ready<'_> {
 
 /// Returns the types of parameters.
 pub(crate) fn types(params: &[Param<'_>]) -> Vec<Type> {
-    params.iter().map(|(_, of)| of.clone()).collect()
+    params
+        .iter()
+        .map(|(_, sql_type)| sql_type.clone())
+        .collect()
 }
 
 /// A statement with its encoded parameters, to be sent later.

@@ -3,8 +3,8 @@
 //! During a rolling upgrade, old and new nodes share the database, and an old node may meet a row
 //! with a value it does not know. It must not lease such a job, and the job must not block others:
 //! a claim that always fails at the same first row would stop the queue. So the node *sets the job
-//! aside*: it sets the column `unreadable` to the reason and clears `due`, which takes the row out of
-//! all indexes that claims, promotions and sweeps use.
+//! aside*: it sets the column `unreadable` to the reason and clears `due`, which takes the row out
+//! of all indexes that claims, promotions and sweeps use.
 //!
 //! Once a minute every node tries to read the jobs that were set aside (`upkeep.rs`), and picks up
 //! those that it can read. A new node thereby picks up what an old node has set aside.
@@ -91,8 +91,8 @@ pub(crate) async fn set_aside(session: &mut Session, jobs: &[Unreadable]) -> Dri
     Ok(())
 }
 
-/// Takes back the leases of jobs that a claim has just taken, and sets the jobs aside. Returns the
-/// parked jobs that can start now, because their concurrency key became free.
+/// Takes back the leases of jobs that a claim has just taken, and sets these jobs aside. Returns
+/// the parked jobs that can start now because a concurrency key became free.
 pub(crate) async fn give_back(
     session: &mut Session,
     jobs: &[Unreadable],

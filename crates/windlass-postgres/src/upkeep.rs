@@ -55,9 +55,9 @@ fn report(done: Result<(), StoreError>) {
     }
 }
 
-// Times come from the clock of the store, which is that of the newest claim. Where it is ahead of the
-// server, because the clock of one node jumped, the server's clock counts. An empty table of claims
-// removes nothing.
+// Times come from the clock of the store, which is that of the newest claim. Where it is ahead of
+// the server, because the clock of one node jumped, the server's clock counts. An empty table of
+// claims removes nothing.
 const CLAIMS: &str = "delete from windlass.claims where at < (
          select least(now(), max(at)) - interval '1 hour' from windlass.claims having count(*) > 0
      )";

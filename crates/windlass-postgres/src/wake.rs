@@ -158,11 +158,11 @@ impl Wake {
         }
     }
 
-    /// Looks for jobs before the watermarks whose notice was lost, and moves watermarks past jobs of
-    /// other kinds, as long as the store is open.
+    /// Looks for jobs before the watermarks whose notice was lost, and moves watermarks past jobs
+    /// of other kinds, as long as the store is open.
     ///
-    /// These scans step over all dead index entries that a foreign snapshot keeps and over jobs of
-    /// other kinds, which is just what claims must not do. So they run outside of claims, with
+    /// These scans step over all dead index entries that another session's snapshot keeps, and over
+    /// jobs of other kinds. Claims must not do that. So the scans run outside of claims, with
     /// pauses ten times as long as they took.
     pub(crate) async fn look(&self, connections: &Connections) {
         let mut pause = POLL_INTERVAL;

@@ -3,9 +3,9 @@
 //!
 //! The problem: a claimed job leaves the partial index `ready`, but PostgreSQL keeps the dead index
 //! entry until no snapshot can see it. If any other session in the database holds a snapshot for a
-//! minute (a backup, a report, an idle transaction), nothing can be cleaned up in that time. A
-//! claim that scans from the front then steps over every job that was claimed in this minute, and
-//! claims get slower with every job.
+//! minute (a backup, a report, an idle transaction), PostgreSQL cannot remove any entry in that
+//! time. A claim that scans from the front then steps over every job that was claimed in this
+//! minute, and claims get slower with every job.
 //!
 //! The solution: a claim starts where the last claim of its lane ended. That is only correct if no
 //! job arrives before that position, so three things lower a watermark again:
@@ -47,12 +47,13 @@ struct Mark {
     order: ClaimOrder,
     /// Goes up whenever the mark is lowered.
     version: u64,
-    /// The last positions that the mark was lowered to, the newest last. A claim that started before
-    /// that has not seen the job there, so it must not raise the mark further.
+    /// The last positions that the mark was lowered to, the newest last. A claim that had started
+    /// before has not seen the job there, so it must not raise the mark further.
     lowered: VecDeque<ClaimOrder>,
 }
 
-/// How often a mark may be lowered during a claim that can still raise it.
+/// The most lowered positions that a mark remembers. A claim during which the mark was lowered more
+/// often cannot know which jobs it missed, so it does not raise the mark.
 const LOWERED_MAX: usize = 64;
 
 impl Mark {

@@ -36,8 +36,8 @@ static TAKE_NAMED: LazyLock<String> = LazyLock::new(|| {
     include_str!("../../sql/claim_by_id.sql").replace("/* columns */", ACTIVE_COLUMNS)
 });
 
-/// Claims jobs. Also returns whether it ended early because it had passed many that cannot start. If
-/// some jobs are unreadable, takes nothing and returns these.
+/// Claims jobs. Also returns whether it ended early because it had passed many that cannot start.
+/// If some jobs are unreadable, takes nothing and returns these.
 pub(super) async fn claim(
     session: &mut Session,
     claim_params: &ClaimParams<'_>,
