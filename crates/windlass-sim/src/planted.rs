@@ -93,7 +93,7 @@ bugs! {
     FireTwiceAfterJump: "an occurrence fires again after the clock jumped";
     CatchUpTooMuch: "a schedule catches up more than its limit";
     ReplayTwice: "a replay forgets which jobs it has revived";
-    IgnoreStop: "a worker that is asked to stop claims on";
+    IgnoreStop: "a worker claims jobs after it was asked to stop";
     LimitOffByOne: "the limits of a queue compare with `<=` instead of `<`";
     KeyLimitOffByOne: "the limit of a concurrency key compares with `<=` instead of `<`";
     AttemptsOffByOne: "the limit of attempts compares with `<=` instead of `<`";

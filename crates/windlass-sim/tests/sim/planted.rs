@@ -12,7 +12,8 @@ const HEADER: &str = "\
 # Planted bugs
 
 A checker that never fails proves nothing. So the tests plant these bugs, one at a time, and the checker must find each
-of them. The seed is the first one of a simulation that shows the bug and is clean without it:
+of them. The table names the first invariant that a run with the bug breaks; most runs break others too. The seed is the
+first one that shows the bug and is clean without it:
 
 ```sh
 windlass sim --jobs 80 --seeds 1 --plant fire-twice --from SEED
