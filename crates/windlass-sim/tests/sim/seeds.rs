@@ -3,7 +3,7 @@
 use windlass_sim::{Campaign, Driver, Shape, simulate};
 
 /// Seeds that once found a bug, with the bug. They must stay clean.
-const REGRESSIONS: [(Driver, u64, &str); 9] = [
+const REGRESSIONS: [(Driver, u64, &str); 10] = [
     (Driver::Memory, 101_177, LOSSES),
     (Driver::Memory, 301_445, REPEAT),
     (Driver::Memory, 5_005_645, LOST_ANSWER),
@@ -11,6 +11,7 @@ const REGRESSIONS: [(Driver, u64, &str); 9] = [
     (Driver::Memory, 5_013_253, LOST_SLOTS),
     (Driver::Memory, 6_000_093, LOST_ANSWER),
     (Driver::Memory, 6_006_848, OLD_ACTION),
+    (Driver::Memory, 7_208_946, SCHEDULE),
     (Driver::Sqlite, 2, SWEEP),
     (Driver::Sqlite, 27, DEADLINE),
 ];
@@ -23,7 +24,8 @@ const LOST_SLOTS: &str =
 const LATE_CLAIM: &str =
     "a claim that arrived late gave back a job that its repetition had got from another server";
 
-// These were errors of the checker.
+// These were errors of the simulation and its checker.
+const SCHEDULE: &str = "a node whose clock was behind fired a schedule after the store had been read for the last time";
 const LOSSES: &str = "three losses in a row counted as a limit of their own";
 const REPEAT: &str = "a repeated claim of a worker that stops seemed to be a new one";
 const SWEEP: &str = "the first sweep after a restart seemed to end attempts again";
