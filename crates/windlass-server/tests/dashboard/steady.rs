@@ -85,7 +85,7 @@ async fn old_figures_say_from_when_they_are() {
             "it is live",
             "return document.querySelector('[data-live-mark]').innerText === 'Live'",
         );
-        // The stream stays open, but no update arrives any more.
+        // The stream stays open, but updates no longer arrive.
         browser.run(
             "
             window.answer = window.fetch;
